@@ -1,0 +1,18 @@
+"""spes-peer: sparse expert synchronization between volunteers' machines.
+
+The folders answer one question each, and import only downwards:
+
+    cli, demo         what a person types
+    daemon            one peer of a run: composes everything below
+    exchange          blobs and messages, and how they travel
+    membership        who is here and who owns what
+    rounds            the coordinator's decisions and the members' checks, without I/O
+    training          local steps: the trainer process
+    sync              arithmetic on blocks, without I/O
+    model, data       the decoder; text to tokens to disjoint ranges
+    run               what everybody agreed on: manifest, records, signatures
+    wire              messages as bytes
+    blobs, identity, files, errors
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,67 @@
+"""Every error that spes-peer raises on purpose.
+
+    SpesError
+    ├── UserError            a person's mistake: one line on stderr, then an exit code
+    │   ├── BadConfiguration     a file or flag that cannot be used
+    │   ├── NoBootstrap          nobody answers at the bootstrap address
+    │   ├── TooOld               the run speaks a newer protocol
+    │   └── NotAdmitted          the run does not want this peer
+    ├── PeerError            a peer's fault: costs that one message or transfer, never the round
+    │   ├── BadMessage           bytes that are not what they claim to be
+    │   ├── BadSignature         signed by nobody we can name
+    │   └── Unreachable          no transport reaches the peer, or it makes no progress
+    ├── BlobMissing          a blob that nobody here has
+    └── ChildFailed          one of our own processes answered with an error, or died
+
+Foreign errors become one of these in the adapter that met them.
+"""
+
+
+class SpesError(Exception):
+    """Root of the tree. Its text is a sentence for a person."""
+
+
+class UserError(SpesError):
+    """Reaches the top of a command: printed as one line, then `exit_code`."""
+
+    exit_code = 1
+
+
+class BadConfiguration(UserError):
+    exit_code = 2
+
+
+class NoBootstrap(UserError):
+    exit_code = 3
+
+
+class TooOld(UserError):
+    exit_code = 4
+
+
+class NotAdmitted(UserError):
+    exit_code = 5
+
+
+class PeerError(SpesError):
+    """Some peer misbehaved or is gone. Handled where that peer's message is handled."""
+
+
+class BadMessage(PeerError):
+    pass
+
+
+class BadSignature(PeerError):
+    pass
+
+
+class Unreachable(PeerError):
+    pass
+
+
+class BlobMissing(SpesError):
+    pass
+
+
+class ChildFailed(SpesError):
+    pass

@@ -1,0 +1,153 @@
+"""Child processes of a daemon: started, spoken to in frames, and never outliving their parent.
+
+A child gets one end of a socket pair as its standard input. End of file there means that the parent is gone, whatever
+killed it, and PR_SET_PDEATHSIG says the same where Linux has it; so no child is orphaned. Standard output and error go
+to a log file, because C++ libraries write there as they please.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from google.protobuf.message import Message
+
+from spes_peer.errors import BadMessage, ChildFailed
+from spes_peer.wire import frames
+from spes_peer.wire.children_pb2 import Frame
+
+M = TypeVar("M", bound=Message)
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+STOP_SECONDS = 5.0
+
+
+class Child:
+    """The parent's end: calls with answers, events, and the end of the child."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", end: socket.socket) -> None:
+        self.name = name
+        self.process = process
+        self.ended = asyncio.Event()
+        self.on_event: Callable[[Message], None] = lambda _message: None
+        self._socket = end
+        self._numbers = 0
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._sending = asyncio.Lock()
+        self._reading = asyncio.create_task(self._read(), name=f"read {name}")
+
+    @classmethod
+    def start(cls, name: str, module: str, log_path: Path, environment: dict[str, str] | None = None) -> "Child":
+        """Start `python -m module`; what it prints is appended to `log_path`. Call inside a running loop."""
+        ours, theirs = socket.socketpair()
+        with log_path.open("ab") as log, theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # a Ctrl-C in the terminal is the daemon's to handle
+            )
+        ours.setblocking(False)
+        return cls(name, process, ours)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def call(self, request: Message, reply: type[M], timeout_seconds: float) -> M:
+        """The child's answer; `ChildFailed` says why there is none."""
+        if self.ended.is_set():
+            raise ChildFailed(f"the {self.name} process has ended")
+        self._numbers += 1
+        number = self._numbers
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                async with self._sending:
+                    content = frames.pack(frames.request(number, request))
+                    await asyncio.get_running_loop().sock_sendall(self._socket, content)
+                frame = await future
+        except TimeoutError:
+            raise ChildFailed(
+                f"the {self.name} process did not answer {request.DESCRIPTOR.name} in {timeout_seconds:.0f} s"
+            ) from None
+        except OSError as error:
+            raise ChildFailed(f"the {self.name} process is gone: {error}") from None
+        finally:
+            del self._waiting[number]
+        if frame.error:
+            raise ChildFailed(frame.error)
+        message = frames.message_in(frame)
+        if not isinstance(message, reply):
+            raise ChildFailed(f"the {self.name} process answered {frame.kind} to {request.DESCRIPTOR.name}")
+        return message
+
+    async def stop(self) -> None:
+        """Close the child's input, which asks it to end; kill it if it does not within `STOP_SECONDS`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        try:
+            await asyncio.wait_for(self._exited(), STOP_SECONDS)
+        except TimeoutError:
+            logger.warning("killing a process that does not end name=%s pid=%d", self.name, self.pid)
+            self.kill()
+            await self._exited()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._socket.close()
+
+    def kill(self) -> None:
+        """Kill the child and whatever it started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def _exited(self) -> int:
+        while self.process.poll() is None:  # noqa: ASYNC110 - the kernel tells nobody without a child watcher
+            await asyncio.sleep(0.02)
+        return cast(int, self.process.returncode)
+
+    async def _read(self) -> None:
+        reader = frames.FrameReader()
+        loop = asyncio.get_running_loop()
+        try:
+            while content := await loop.sock_recv(self._socket, _READ_BYTES):
+                for frame in reader.feed(content):
+                    self._take(frame)
+        except (OSError, BadMessage) as error:
+            logger.warning("lost a process name=%s reason=%s", self.name, error)
+        finally:
+            self.ended.set()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(ChildFailed(f"the {self.name} process has ended"))
+
+    def _take(self, frame: Frame) -> None:
+        if frame.id == 0:
+            self.on_event(frames.message_in(frame))
+        elif (future := self._waiting.get(frame.id)) and not future.done():
+            future.set_result(frame)
+
+
+def socket_to_parent() -> socket.socket:
+    """The child's end, taken from standard input; also arranges that the child dies with its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = socket.socket(fileno=os.dup(0))
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
+    return end

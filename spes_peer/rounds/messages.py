@@ -1,0 +1,144 @@
+"""What members and coordinator tell each other, as frozen values; see proto/round.proto for each field."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from spes_peer.blobs import BlobName, check_name
+from spes_peer.identity import PeerId
+from spes_peer.run.records import BlockId
+
+
+@dataclass(frozen=True)
+class Beat:
+    round: int
+    phase: str
+    steps_done: int
+
+
+@dataclass(frozen=True)
+class AdmissionRequest:
+    subsets: tuple[int, ...]
+    tokens_per_second: float
+    protocol: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    block: BlockId
+    blob: BlobName
+    size_bytes: int
+    norm: float
+
+    def __post_init__(self) -> None:
+        check_name(self.blob)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    round: int
+    offers: tuple[Offer, ...]
+    tokens: int
+    steps: int
+    state_root: str
+    train_loss: float
+    held_out_loss_sum: float
+    held_out_tokens: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class ReduceInput:
+    peer_id: PeerId
+    blob: BlobName
+    size_bytes: int
+    norm: float
+    tokens: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        check_name(self.blob)
+
+
+@dataclass(frozen=True)
+class ReduceTask:
+    block: BlockId
+    reducers: tuple[PeerId, ...]
+    inputs: tuple[ReduceInput, ...]
+
+
+@dataclass(frozen=True)
+class ReduceOrder:
+    round: int
+    tasks: tuple[ReduceTask, ...]
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    round: int
+    block: BlockId
+    blob: str
+    """Empty when no sound mean could be made."""
+    size_bytes: int
+    rejected: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True)
+class UpdateNotice:
+    round: int
+    block: BlockId
+    blob: BlobName
+    size_bytes: int
+    holders: tuple[PeerId, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.blob)
+
+
+@dataclass(frozen=True)
+class Holding:
+    round: int
+    blobs: tuple[BlobName, ...]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    term: int
+    record: bytes
+
+
+@dataclass(frozen=True)
+class RecordSignature:
+    round: int
+    term: int
+    record_hash: bytes
+
+
+@dataclass(frozen=True)
+class Departure:
+    reason: str
+
+
+@dataclass(frozen=True)
+class CoordinatorBeat:
+    term: int
+    round: int
+    phase: str
+    since_at: float
+    waiting_for: tuple[PeerId, ...]
+    until_at: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    why: str
+
+
+def _by_name(*classes: type[Any]) -> dict[str, type[Any]]:
+    return {cls.__name__: cls for cls in classes}
+
+
+FROM_MEMBER = _by_name(Beat, AdmissionRequest, Contribution, UpdateReport, Holding, RecordSignature, Departure)
+"""Kinds that a coordinator takes."""
+FROM_COORDINATOR = _by_name(CoordinatorBeat, ReduceOrder, UpdateNotice, Proposal, Refusal)
+"""Kinds that a member takes; besides them a `CertifiedRecord`, which lives in `run.records`."""

@@ -1,0 +1,287 @@
+"""The manifest: the immutable description of a run, validated, then signed by its organizer.
+
+An organizer writes TOML with the sections below (`spes-peer run create`); the tool adds the data shards and the
+organizer's key. What travels is canonical JSON (sorted keys, no spaces) of `Manifest`, and the run id is the sha256 of
+those bytes. Unknown keys are refused with the nearest valid one.
+"""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from spes_peer.errors import BadConfiguration, BadSignature
+from spes_peer.identity import Identity, PeerId, verify
+from spes_peer.wire import convert
+
+PROTOCOL_VERSION = 1  # of manifest, records and messages together; a change that old clients misread raises it
+_SIGNED_AS = b"spes-peer manifest\0"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Run(Section):
+    """Name, seed, and how many it takes."""
+
+    name: str = Field(min_length=1, max_length=64)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    min_peers: int = Field(default=1, ge=1)
+    """Round 1 opens when so many are admitted."""
+
+
+class Model(Section):
+    """The decoder of SPES §2; every block's feed-forward part is a dropless mixture of experts."""
+
+    vocab_rows: int = Field(ge=2)
+    d_model: int = Field(ge=8)
+    num_layers: int = Field(ge=1)
+    num_heads: int = Field(ge=1)
+    num_kv_heads: int = Field(ge=1)
+    num_experts: int = Field(ge=1)
+    top_k: int = Field(ge=1)
+    expert_hidden: int = Field(ge=8)
+    sequence_length: int = Field(ge=8)
+    rope_theta: float = Field(default=500_000.0, gt=0)
+    qk_norm: Literal["width", "head"] = "width"
+    renormalize_top_k: bool = False
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if self.d_model % self.num_heads or (self.d_model // self.num_heads) % 2:
+            raise ValueError("d_model must be an even multiple of num_heads")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError("num_heads must be a multiple of num_kv_heads")
+        if self.top_k > self.num_experts:
+            raise ValueError("top_k cannot exceed num_experts")
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
+
+
+class Training(Section):
+    """Local training: AdamW, cosine to 10 % after a linear warm-up, global-norm clip."""
+
+    num_subsets: int = Field(ge=1)
+    """Experts are cut into so many subsets of equal size; subset i holds experts [i·n, (i+1)·n)."""
+    steps_per_round: int = Field(ge=1)
+    """H."""
+    total_steps: int = Field(ge=1)
+    """Length of the run in local steps; also the length of the cosine."""
+    batch_sequences: int = Field(ge=1)
+    """Sequences per step over all peers together; each peer gets a part by its speed, at least one."""
+    lr: float = Field(gt=0)
+    warmup_steps: int = Field(default=2000, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+    z_loss: float = Field(default=1e-4, ge=0)
+    load_balance_loss: float = Field(default=0.01, ge=0)
+    router_z_loss: float = Field(default=0.001, ge=0)
+
+
+Encoding = Literal["fp32", "bf16"]
+
+
+class Sync(Section):
+    """Blocks, how deltas of them are encoded, who averages, and the merge of experts in the warm-up."""
+
+    block_elements: int = Field(ge=1024, le=16 << 20)
+    shared_dtype: Encoding = "fp32"
+    expert_dtype: Encoding = "fp32"
+    shared_encoding: Encoding = "bf16"
+    """Offers and updates of shared blocks."""
+    expert_encoding: Encoding = "bf16"
+    """Experts have one encoding: with one owner the offer is the update."""
+    reducers_per_block: int = Field(default=2, ge=1, le=8)
+    merge_alpha: float = Field(default=0.0, ge=0, le=1)
+    """α0 of SPES §1.4; 0 never merges."""
+    merge_interval_steps: int = Field(default=300, ge=1)
+    merge_warmup_steps: int = Field(default=12_500, ge=0)
+    snapshot_rounds: int = Field(default=10, ge=1)
+
+
+class Timing(Section):
+    """Every wait of the run, in seconds; the ladder between them is checked."""
+
+    heartbeat_seconds: float = Field(default=3.0, gt=0)
+    round_seconds: float = Field(default=600.0, gt=0)
+    """From a record to the deadline for contributions."""
+    fetch_stall_seconds: float = Field(default=15.0, gt=0)
+    round_grace_seconds: float = Field(default=30.0, gt=0)
+    """For the reduce, after contributions are closed, and again for the signatures."""
+    coordinator_timeout_seconds: float = Field(default=60.0, gt=0)
+    stall_timeout_seconds: float = Field(default=900.0, gt=0)
+    dht_beat_seconds: float = Field(default=12.0, gt=0)
+    dht_ttl_seconds: float = Field(default=50.0, gt=0)
+    lease_seconds: float = Field(default=1300.0, gt=0)
+
+    @model_validator(mode="after")
+    def _ladder(self) -> Self:
+        rungs = [
+            ("heartbeat_seconds", "coordinator_timeout_seconds", 1 / 3),
+            ("fetch_stall_seconds", "round_grace_seconds", 1.0),
+            ("round_grace_seconds", "coordinator_timeout_seconds", 1.0),
+            ("coordinator_timeout_seconds", "stall_timeout_seconds", 1.0),
+            ("dht_beat_seconds", "dht_ttl_seconds", 1 / 3),
+            ("dht_ttl_seconds", "lease_seconds", 1.0),
+            ("round_seconds", "lease_seconds", 1 / 2),
+        ]
+        for low, high, part in rungs:
+            if not getattr(self, low) < getattr(self, high) * part:
+                fraction = "" if part == 1 else f" / {1 / part:.0f}"
+                raise ValueError(
+                    f"{low} ({getattr(self, low):g}) must be below {high}{fraction} ({getattr(self, high) * part:g})"
+                )
+        return self
+
+
+class Shard(Section):
+    """Tokenized text as one blob of little-endian token ids."""
+
+    blob: str = Field(pattern="^[0-9a-f]{64}$")
+    num_tokens: int = Field(ge=1)
+
+
+class Data(Section):
+    """The tokens: training shards, and a held-out shard that no range ever covers."""
+
+    tokenizer: Literal["bytes"] = "bytes"
+    token_dtype: Literal["uint16", "uint32"] = "uint16"
+    shards: tuple[Shard, ...] = Field(min_length=1)
+    held_out: Shard
+    sources: tuple[str, ...] = ()
+    """What the text is, for people."""
+
+
+class RunFile(Section):
+    """What an organizer writes (run.toml)."""
+
+    run: Run
+    model: Model
+    training: Training
+    sync: Sync
+    timing: Timing = Timing()
+
+
+class Manifest(RunFile):
+    """What all peers share; see the module docstring."""
+
+    protocol: int = PROTOCOL_VERSION
+    data: Data
+    organizers: tuple[str, ...] = Field(min_length=1)
+    """Peer ids of the keys that may sign this manifest, record 0 and amendments."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.model.num_experts % self.training.num_subsets:
+            raise ValueError(
+                f"num_subsets ({self.training.num_subsets}) must divide num_experts ({self.model.num_experts})"
+            )
+        merges = self.sync.merge_alpha > 0 and self.sync.merge_warmup_steps > 0
+        if merges and self.sync.merge_interval_steps % self.training.steps_per_round:
+            raise ValueError(
+                "merge_interval_steps never meets a synchronization: make it a multiple of steps_per_round"
+            )
+        shortest = self.model.sequence_length + 1
+        for shard in (*self.data.shards, self.data.held_out):
+            if shard.num_tokens < shortest:
+                raise ValueError(
+                    f"the corpus is too short: a shard has {shard.num_tokens} tokens, a sequence needs {shortest}"
+                )
+        return self
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences in one epoch of the training shards."""
+        return sum(shard.num_tokens // self.model.sequence_length for shard in self.data.shards)
+
+    def experts_of(self, subset: int) -> tuple[int, ...]:
+        size = self.model.num_experts // self.training.num_subsets
+        return tuple(range(subset * size, (subset + 1) * size))
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class SignedManifest:
+    """A manifest's bytes and its organizer's signature over them."""
+
+    manifest: bytes
+    organizer: PeerId
+    signature: bytes
+
+    @property
+    def run_id(self) -> bytes:
+        return hashlib.sha256(self.manifest).digest()
+
+    def open(self) -> Manifest:
+        """The manifest, once its signature, its version and its content are found good."""
+        verify(self.organizer, _SIGNED_AS + self.manifest, self.signature)
+        manifest = parse_manifest(self.manifest)
+        if self.organizer not in manifest.organizers:
+            raise BadSignature("the manifest is signed by a key that it does not name as an organizer's")
+        return manifest
+
+    def to_bytes(self) -> bytes:
+        return convert.encode(self)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "SignedManifest":
+        return convert.decode(cls, content)
+
+
+def sign_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
+    content = manifest.to_bytes()
+    return SignedManifest(content, organizer.peer_id, organizer.sign(_SIGNED_AS + content))
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    """A manifest from its canonical JSON; `BadConfiguration` names the first thing wrong with it."""
+    try:
+        raw = json.loads(content)
+    except ValueError:
+        raise BadConfiguration("the manifest is not JSON") from None
+    return validated(Manifest, raw, "manifest")
+
+
+def parse_run_file(text: str, name: str = "run.toml") -> RunFile:
+    """An organizer's run.toml; `BadConfiguration` names the first thing wrong with it."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfiguration(f"{name}: not TOML: {error}") from None
+    return validated(RunFile, raw, name)
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def validated(cls: type[S], raw: Any, name: str) -> S:
+    """`raw` as `cls`, or one line that says where it is wrong and, for an unknown key, which one was likely meant."""
+    try:
+        return cls.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            valid = _keys_at(cls, first["loc"][:-1])
+            near = difflib.get_close_matches(str(first["loc"][-1]), valid, n=1, cutoff=0.0)
+            raise BadConfiguration(f"{name}: unknown key {where}; did you mean {near[0] if near else valid}?") from None
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise BadConfiguration(f"{name}: {where + ': ' if where else ''}{reason}") from None
+
+
+def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            cls = annotation
+    return list(cls.model_fields)

@@ -1,0 +1,77 @@
+from spes_peer.wire import record_pb2 as _record_pb2
+from spes_peer.wire import signed_pb2 as _signed_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ("protocol",)
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    def __init__(self, protocol: _Optional[int] = ...) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("manifest", "entry", "known", "head_round")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    manifest: _record_pb2.SignedManifest
+    entry: _signed_pb2.Signed
+    known: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
+    head_round: int
+    def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., known: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., head_round: _Optional[int] = ...) -> None: ...
+
+class RecordsRequest(_message.Message):
+    __slots__ = ("from_round",)
+    FROM_ROUND_FIELD_NUMBER: _ClassVar[int]
+    from_round: int
+    def __init__(self, from_round: _Optional[int] = ...) -> None: ...
+
+class SnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Snapshots(_message.Message):
+    __slots__ = ("snapshots",)
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[_record_pb2.Snapshot]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[_record_pb2.Snapshot, _Mapping]]] = ...) -> None: ...
+
+class HaveRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class HaveReply(_message.Message):
+    __slots__ = ("size_bytes", "bitmap")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    bitmap: bytes
+    def __init__(self, size_bytes: _Optional[int] = ..., bitmap: _Optional[bytes] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("name", "with_digests", "pieces")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WITH_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    with_digests: bool
+    pieces: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., with_digests: bool = ..., pieces: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FetchReply(_message.Message):
+    __slots__ = ("digests", "piece", "content")
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    digests: bytes
+    piece: int
+    content: bytes
+    def __init__(self, digests: _Optional[bytes] = ..., piece: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...

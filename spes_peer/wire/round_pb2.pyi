@@ -1,0 +1,179 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Beat(_message.Message):
+    __slots__ = ("round", "phase", "steps_done")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    phase: str
+    steps_done: int
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[str] = ..., steps_done: _Optional[int] = ...) -> None: ...
+
+class AdmissionRequest(_message.Message):
+    __slots__ = ("subsets", "tokens_per_second", "protocol")
+    SUBSETS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    subsets: _containers.RepeatedScalarFieldContainer[int]
+    tokens_per_second: float
+    protocol: int
+    def __init__(self, subsets: _Optional[_Iterable[int]] = ..., tokens_per_second: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("block", "blob", "size_bytes", "norm")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    block: str
+    blob: str
+    size_bytes: int
+    norm: float
+    def __init__(self, block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., norm: _Optional[float] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("round", "offers", "tokens", "steps", "state_root", "train_loss", "held_out_loss_sum", "held_out_tokens", "tokens_per_second")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STATE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    offers: _containers.RepeatedCompositeFieldContainer[Offer]
+    tokens: int
+    steps: int
+    state_root: str
+    train_loss: float
+    held_out_loss_sum: float
+    held_out_tokens: int
+    tokens_per_second: float
+    def __init__(self, round: _Optional[int] = ..., offers: _Optional[_Iterable[_Union[Offer, _Mapping]]] = ..., tokens: _Optional[int] = ..., steps: _Optional[int] = ..., state_root: _Optional[str] = ..., train_loss: _Optional[float] = ..., held_out_loss_sum: _Optional[float] = ..., held_out_tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+
+class ReduceInput(_message.Message):
+    __slots__ = ("peer_id", "blob", "size_bytes", "norm", "tokens", "clip")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    blob: str
+    size_bytes: int
+    norm: float
+    tokens: int
+    clip: float
+    def __init__(self, peer_id: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., norm: _Optional[float] = ..., tokens: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
+
+class ReduceTask(_message.Message):
+    __slots__ = ("block", "reducers", "inputs")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    REDUCERS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    block: str
+    reducers: _containers.RepeatedScalarFieldContainer[str]
+    inputs: _containers.RepeatedCompositeFieldContainer[ReduceInput]
+    def __init__(self, block: _Optional[str] = ..., reducers: _Optional[_Iterable[str]] = ..., inputs: _Optional[_Iterable[_Union[ReduceInput, _Mapping]]] = ...) -> None: ...
+
+class ReduceOrder(_message.Message):
+    __slots__ = ("round", "tasks")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    tasks: _containers.RepeatedCompositeFieldContainer[ReduceTask]
+    def __init__(self, round: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[ReduceTask, _Mapping]]] = ...) -> None: ...
+
+class UpdateReport(_message.Message):
+    __slots__ = ("round", "block", "blob", "size_bytes", "rejected")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    block: str
+    blob: str
+    size_bytes: int
+    rejected: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., rejected: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UpdateNotice(_message.Message):
+    __slots__ = ("round", "block", "blob", "size_bytes", "holders")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    block: str
+    blob: str
+    size_bytes: int
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., holders: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Holding(_message.Message):
+    __slots__ = ("round", "blobs")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    blobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., blobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Proposal(_message.Message):
+    __slots__ = ("term", "record")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    record: bytes
+    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class RecordSignature(_message.Message):
+    __slots__ = ("round", "term", "record_hash")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_HASH_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    term: int
+    record_hash: bytes
+    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ..., record_hash: _Optional[bytes] = ...) -> None: ...
+
+class Departure(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CoordinatorBeat(_message.Message):
+    __slots__ = ("term", "round", "phase", "since_at", "waiting_for", "until_at", "why")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_AT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_AT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    round: int
+    phase: str
+    since_at: float
+    waiting_for: _containers.RepeatedScalarFieldContainer[str]
+    until_at: float
+    why: str
+    def __init__(self, term: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., since_at: _Optional[float] = ..., waiting_for: _Optional[_Iterable[str]] = ..., until_at: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
