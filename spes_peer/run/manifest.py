@@ -148,6 +148,10 @@ class Shard(Section):
     blob: str = Field(pattern="^[0-9a-f]{64}$")
     num_tokens: int = Field(ge=1)
 
+    def num_sequences(self, sequence_length: int) -> int:
+        """Whole sequences in it; each needs one token more than its length, for the last target."""
+        return (self.num_tokens - 1) // sequence_length
+
 
 class Data(Section):
     """The tokens: training shards, and a held-out shard that no range ever covers."""
@@ -200,7 +204,7 @@ class Manifest(RunFile):
     @property
     def num_sequences(self) -> int:
         """Sequences in one epoch of the training shards."""
-        return sum(shard.num_tokens // self.model.sequence_length for shard in self.data.shards)
+        return sum(shard.num_sequences(self.model.sequence_length) for shard in self.data.shards)
 
     def experts_of(self, subset: int) -> tuple[int, ...]:
         size = self.model.num_experts // self.training.num_subsets

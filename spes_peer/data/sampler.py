@@ -1,0 +1,54 @@
+"""Ranges of the global shuffle to batches of tensors. Shapes: B = sequences per step, T = sequence length."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+
+from spes_peer.blobs import BlobStore
+from spes_peer.data.ranges import Shuffle
+from spes_peer.data.shards import ShardReader, Tokens
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import DataRange
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and, one token later, their targets."""
+
+    tokens_BT: torch.Tensor
+    targets_BT: torch.Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens_BT.numel()
+
+
+class Sampler:
+    """Batches of a run's data from the blob store; `BlobMissing` where a shard is not there."""
+
+    def __init__(self, manifest: Manifest, blobs: BlobStore) -> None:
+        self._data = manifest.data
+        self._length = manifest.model.sequence_length
+        self._shuffle = Shuffle.of(manifest)
+        self._reader = ShardReader(blobs, manifest.data, self._length)
+
+    def training(self, ranges: Iterable[DataRange], sequences_per_step: int) -> Iterator[Batch]:
+        """Whole batches in the order of `ranges`; the last one is smaller where the ranges end."""
+        shards = self._data.shards
+        places = self._shuffle.sequences_in(ranges)
+        return _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sequences_per_step)
+
+    def held_out(self, part: int, num_parts: int, sequences_per_batch: int) -> Iterator[Batch]:
+        """Slice `part` of `num_parts` of the held-out split: every num_parts-th sequence."""
+        held_out = self._data.held_out
+        indices = range(part, held_out.num_sequences(self._length), num_parts)
+        return _batches((self._reader.sequence(held_out, index) for index in indices), sequences_per_batch)
+
+
+def _batches(sequences: Iterator[Tokens], sequences_per_batch: int) -> Iterator[Batch]:
+    while rows := list(islice(sequences, sequences_per_batch)):
+        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        yield Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

@@ -1,0 +1,13 @@
+"""The byte-level tokenizer: a token id is a byte of UTF-8, and one id beyond marks the end of a document."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+END_OF_TEXT = 256
+NUM_TOKEN_IDS = 257
+
+
+def encode(document: str) -> NDArray[np.uint16]:
+    """The document's token ids, closed by `END_OF_TEXT`."""
+    content = np.frombuffer(document.encode(), dtype=np.uint8)
+    return np.append(content.astype(np.uint16), np.uint16(END_OF_TEXT))
