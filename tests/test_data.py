@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from spes_peer.blobs import BlobStore
-from spes_peer.data.corpus import Corpus, read_standard_library, read_text_folder
+from spes_peer.data.corpus import Corpus, standard_library, read_text_folder
 from spes_peer.data.ranges import Sequence, Shuffle, permuted
 from spes_peer.data.sampler import Sampler
-from spes_peer.data.shards import ShardReader, write_shards
+from spes_peer.data.shards import ShardReader, make_shards
 from spes_peer.data.tokenizer import END_OF_TEXT, encode
 from spes_peer.errors import BadConfiguration, BlobMissing
 from spes_peer.run.manifest import Data, Manifest, Model, parse_run_file
@@ -28,7 +28,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return read_standard_library(seed=1, max_bytes=400_000)
+    return standard_library(seed=1, max_bytes=400_000)
 
 
 def demo_model() -> Model:
@@ -50,8 +50,8 @@ def test_a_document_is_its_bytes_and_an_end() -> None:
 
 def test_the_standard_library_is_read_in_an_order_that_the_seed_decides(corpus: Corpus) -> None:
     assert 300_000 < sum(len(document.encode()) for document in corpus.documents) <= 400_000
-    assert read_standard_library(1, 400_000).documents == corpus.documents
-    assert read_standard_library(2, 400_000).documents != corpus.documents
+    assert standard_library(1, 400_000).documents == corpus.documents
+    assert standard_library(2, 400_000).documents != corpus.documents
 
 
 def test_a_folder_gives_its_texts_and_skips_what_is_not_text(tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_that_is_too_short_is_refused_in_one_line(blobs: BlobStore) -> None:
     for documents in ((), ("x" * 100,), ("x" * 2000,)):
         with pytest.raises(BadConfiguration, match="the corpus is too short") as caught:
-            write_shards(Corpus("tiny", documents), demo_model(), blobs, held_out_tokens=1000)
+            make_shards(Corpus("tiny", documents), blobs, demo_model(), held_out_tokens=1000)
         assert "\n" not in str(caught.value)
 
 
 def test_shards_hold_all_training_text_and_no_held_out_document(corpus: Corpus, blobs: BlobStore) -> None:
-    data = write_shards(corpus, demo_model(), blobs, shard_tokens=50_000, held_out_tokens=10_000)
+    data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000, held_out_tokens=10_000)
     shards = all_tokens(blobs, data)
     assert len(shards) > 3
     assert all(shard.size == at.num_tokens for shard, at in zip(shards, data.shards, strict=True))
@@ -92,11 +92,11 @@ def test_shards_hold_all_training_text_and_no_held_out_document(corpus: Corpus, 
 
 def test_equal_text_makes_equal_shards(corpus: Corpus, blobs: BlobStore, tmp_path: Path) -> None:
     other = BlobStore(tmp_path / "other")
-    assert write_shards(corpus, demo_model(), blobs) == write_shards(corpus, demo_model(), other)
+    assert make_shards(corpus, blobs, demo_model()) == make_shards(corpus, other, demo_model())
 
 
 def test_a_sequence_has_the_token_after_it_as_its_last_target(corpus: Corpus, blobs: BlobStore) -> None:
-    data = write_shards(corpus, demo_model(), blobs, shard_tokens=50_000)
+    data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
     reader = ShardReader(blobs, data, LENGTH)
     for shard, tokens in zip(data.shards, all_tokens(blobs, data), strict=True):
         last = shard.num_sequences(LENGTH) - 1
@@ -106,7 +106,7 @@ def test_a_sequence_has_the_token_after_it_as_its_last_target(corpus: Corpus, bl
 
 
 def test_a_shard_that_is_not_here_is_named(corpus: Corpus, blobs: BlobStore) -> None:
-    data = write_shards(corpus, demo_model(), blobs)
+    data = make_shards(corpus, blobs, demo_model())
     blobs.remove(data.shards[0].blob)
     with pytest.raises(BlobMissing, match=data.shards[0].blob):
         ShardReader(blobs, data, LENGTH).sequence(data.shards[0], 0)
@@ -151,7 +151,7 @@ def test_a_range_needs_exactly_the_shards_of_its_sequences() -> None:
 
 
 def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus: Corpus, blobs: BlobStore) -> None:
-    data = write_shards(corpus, demo_model(), blobs, shard_tokens=50_000)
+    data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
     manifest = manifest_of(data)
     ranges = [DataRange(3, 8), DataRange(20, 22)]
     batches = list(Sampler(manifest, blobs).training(ranges, sequences_per_step=3))
@@ -168,7 +168,7 @@ def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus:
 
 
 def test_slices_of_the_held_out_split_cover_it_once(corpus: Corpus, blobs: BlobStore) -> None:
-    data = write_shards(corpus, demo_model(), blobs, held_out_tokens=5_000)
+    data = make_shards(corpus, blobs, demo_model(), held_out_tokens=5_000)
     sampler = Sampler(manifest_of(data), blobs)
     rows = [row for part in range(3) for batch in sampler.held_out(part, 3, 4) for row in batch.tokens_BT.tolist()]
     held_out = np.frombuffer(blobs.read(data.held_out.blob), "<u2")

@@ -26,8 +26,12 @@ class Corpus:
     source: str
     documents: tuple[str, ...]
 
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.documents)
 
-def read_standard_library(seed: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Corpus:
+
+def standard_library(seed: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Corpus:
     """The embedded default."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (path for path in root.rglob("*.py") if not _NOT_THE_LIBRARY & set(path.relative_to(root).parts))

@@ -24,10 +24,10 @@ _DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 Tokens = NDArray[np.unsignedinteger]
 
 
-def write_shards(
+def make_shards(
     corpus: Corpus,
-    model: Model,
     blobs: BlobStore,
+    model: Model,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     held_out_tokens: int = DEFAULT_HELD_OUT_TOKENS,
 ) -> Data:
