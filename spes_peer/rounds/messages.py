@@ -5,6 +5,9 @@ from typing import Any
 
 from spes_peer.blobs import BlobName, check_name
 from spes_peer.identity import PeerId
+from spes_peer.run.offers import Offer as Offer
+from spes_peer.run.offers import ReduceInput as ReduceInput
+from spes_peer.run.offers import ReduceTask as ReduceTask
 from spes_peer.run.records import BlockId
 
 
@@ -23,17 +26,6 @@ class AdmissionRequest:
 
 
 @dataclass(frozen=True)
-class Offer:
-    block: BlockId
-    blob: BlobName
-    size_bytes: int
-    norm: float
-
-    def __post_init__(self) -> None:
-        check_name(self.blob)
-
-
-@dataclass(frozen=True)
 class Contribution:
     round: int
     offers: tuple[Offer, ...]
@@ -44,26 +36,6 @@ class Contribution:
     held_out_loss_sum: float
     held_out_tokens: int
     tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class ReduceInput:
-    peer_id: PeerId
-    blob: BlobName
-    size_bytes: int
-    norm: float
-    tokens: int
-    clip: float
-
-    def __post_init__(self) -> None:
-        check_name(self.blob)
-
-
-@dataclass(frozen=True)
-class ReduceTask:
-    block: BlockId
-    reducers: tuple[PeerId, ...]
-    inputs: tuple[ReduceInput, ...]
 
 
 @dataclass(frozen=True)

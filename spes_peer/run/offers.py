@@ -1,0 +1,44 @@
+"""What peers offer for blocks, and who averages what: said in messages, done by trainers."""
+
+from dataclasses import dataclass
+
+from spes_peer.blobs import BlobName, check_name
+from spes_peer.identity import PeerId
+from spes_peer.run.records import BlockId
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One encoded block of a contribution; see proto/round.proto."""
+
+    block: BlockId
+    blob: BlobName
+    size_bytes: int
+    norm: float
+
+    def __post_init__(self) -> None:
+        check_name(self.blob)
+
+
+@dataclass(frozen=True)
+class ReduceInput:
+    """An offer as the coordinator passes it on to reducers."""
+
+    peer_id: PeerId
+    blob: BlobName
+    size_bytes: int
+    norm: float
+    tokens: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        check_name(self.blob)
+
+
+@dataclass(frozen=True)
+class ReduceTask:
+    """Average these inputs, which are in peer-id order."""
+
+    block: BlockId
+    reducers: tuple[PeerId, ...]
+    inputs: tuple[ReduceInput, ...]
