@@ -41,9 +41,11 @@ def public_key_of(peer_id: str) -> bytes:
         decoded = base58.b58decode(peer_id) if len(peer_id) <= 64 else b""
     except ValueError:
         decoded = b""
-    if len(decoded) != len(_PEER_ID_PREFIX) + 32 or not decoded.startswith(_PEER_ID_PREFIX):
+    public_key = decoded[len(_PEER_ID_PREFIX) :]
+    # base58 ignores trailing white space: compare, or one key would count as several peers
+    if len(public_key) != 32 or peer_id != peer_id_of(public_key):
         raise BadSignature(f"{peer_id[:64]!r} is not an Ed25519 peer id")
-    return decoded[len(_PEER_ID_PREFIX) :]
+    return public_key
 
 
 def verify(peer_id: str, message: bytes, signature: bytes) -> None:
@@ -74,13 +76,13 @@ class Identity:
     def load_or_create(cls, path: Path) -> "Identity":
         """Read the key at `path`; create it (0600) only where there is none. A damaged key is never overwritten."""
         try:
-            text = path.read_text().strip()
+            content = path.read_bytes()
         except FileNotFoundError:
             identity = cls.generate()
             write_whole(path, identity.seed.hex().encode() + b"\n", mode=0o600)
             return identity
         try:
-            seed = bytes.fromhex(text)
+            seed = bytes.fromhex(content.decode())
             if len(seed) != 32:
                 raise ValueError
         except ValueError:
