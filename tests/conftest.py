@@ -1,0 +1,28 @@
+"""What many tests share: values of a small run, and hypothesis set to find the same cases every time."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from spes_peer.identity import Identity
+from spes_peer.run.manifest import Manifest, parse_run_file
+from spes_peer.run.presets import PRESETS
+
+# Derandomized: a red test stays red until something is mended. No deadline: the machine is shared.
+settings.register_profile(
+    "spes-peer", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+settings.load_profile("spes-peer")
+
+
+@pytest.fixture
+def organizer() -> Identity:
+    return Identity.from_seed(b"\1" * 32)
+
+
+@pytest.fixture
+def manifest(organizer: Identity) -> Manifest:
+    """The demo's run with made-up shards."""
+    shard = {"blob": "ab" * 32, "num_tokens": 100_000}
+    data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
+    run_file = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
+    return Manifest.model_validate({**run_file, "data": data, "organizers": [organizer.peer_id]})
