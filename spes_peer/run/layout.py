@@ -75,6 +75,15 @@ def _expert_shapes(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"layers.{layer}.w2", (model.d_model, model.expert_hidden)
 
 
+def shared_parameters_of(model: Model) -> tuple[Parameter, ...]:
+    return _placed(_shared_shapes(model))
+
+
+def expert_parameters_of(model: Model) -> tuple[Parameter, ...]:
+    """Of any one expert: all have the same."""
+    return _placed(_expert_shapes(model))
+
+
 @dataclass(frozen=True)
 class Layout:
     """All parameters and blocks of a run."""
@@ -83,12 +92,12 @@ class Layout:
 
     @cached_property
     def shared_parameters(self) -> tuple[Parameter, ...]:
-        return _placed(_shared_shapes(self.manifest.model))
+        return shared_parameters_of(self.manifest.model)
 
     @cached_property
     def expert_parameters(self) -> tuple[Parameter, ...]:
         """Of any one expert: all have the same."""
-        return _placed(_expert_shapes(self.manifest.model))
+        return expert_parameters_of(self.manifest.model)
 
     @cached_property
     def num_shared(self) -> int:

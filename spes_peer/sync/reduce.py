@@ -1,0 +1,74 @@
+"""Average the offers for one block: the same inputs give the same bits on every reducer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spes_peer.blobs import BlobName
+from spes_peer.errors import BadMessage
+from spes_peer.identity import PeerId
+from spes_peer.run.manifest import Encoding
+from spes_peer.run.offers import ReduceInput
+from spes_peer.sync.encoding import decode
+
+NORM_TOLERANCE = 1e-3  # relative; norms are sums in another order on another machine, and travel as doubles
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The average of the sound offers for a block."""
+
+    mean: Tensor
+    rejected: tuple[PeerId, ...]
+    """Whose bytes are no offer, or not of the norm they claimed."""
+    share: dict[PeerId, float]
+    """Part of the tokens, of each peer whose offer is in it."""
+
+
+def norm(values: Tensor) -> float:
+    """Euclidean norm, accumulated in float64."""
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+
+def weighted_mean(inputs: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """Σ (weight_i / Σ weights) · values_i: weights in float64, the sum in fp32 and in the order given."""
+    total = sum(weight for weight, _ in inputs)
+    return _weighted_sum((weight / total, values) for weight, values in inputs)
+
+
+def reduce_offers(
+    encoding: Encoding, num_elements: int, inputs: Sequence[ReduceInput], read: Callable[[BlobName], bytes]
+) -> Reduced | None:
+    """Σ (tokens_i / Σ tokens) · clip_i · offer_i over the sound offers, in peer-id order; None when no offer is sound.
+
+    Holds two blocks at a time, whatever the number of offers: `read` is called twice for each sound one. What it
+    raises for a blob that is not here is the caller's to handle."""
+    ordered = sorted(inputs, key=lambda given: given.peer_id)
+    sound = [given for given in ordered if _is_sound(encoding, num_elements, given, read)]
+    if not sound:
+        return None
+    total = sum(given.tokens for given in sound)
+    share = {given.peer_id: given.tokens / total for given in sound}
+    mean = _weighted_sum(
+        (share[given.peer_id] * given.clip, decode(encoding, read(given.blob), num_elements)) for given in sound
+    )
+    return Reduced(mean, tuple(given.peer_id for given in ordered if given.peer_id not in share), share)
+
+
+def _is_sound(encoding: Encoding, num_elements: int, given: ReduceInput, read: Callable[[BlobName], bytes]) -> bool:
+    try:
+        found = norm(decode(encoding, read(given.blob), num_elements))
+    except BadMessage:
+        return False
+    return given.tokens > 0 and abs(found - given.norm) <= NORM_TOLERANCE * found
+
+
+def _weighted_sum(parts: Iterable[tuple[float, Tensor]]) -> Tensor:
+    total: Tensor | None = None
+    for weight, values in parts:
+        product = values * weight
+        total = product if total is None else total + product
+    assert total is not None
+    return total
