@@ -27,9 +27,14 @@ def test_an_exception_while_writing_leaves_the_old_content_and_no_litter(
 ) -> None:
     path = tmp_path / "state"
     write_whole(path, b"old")
-    with pytest.raises(error), replacing(path) as file:
-        file.write(b"half of the n")
-        raise error
+
+    def write_and_fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write_and_fail()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

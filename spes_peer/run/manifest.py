@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from spes_peer.errors import BadConfiguration, BadSignature
+from spes_peer.errors import BadConfiguration, BadSignature, TooOld
 from spes_peer.identity import Identity, PeerId, verify
 from spes_peer.wire import convert
 
@@ -23,7 +23,7 @@ _SIGNED_AS = b"spes-peer manifest\0"
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Run(Section):
@@ -177,7 +177,7 @@ class RunFile(Section):
 class Manifest(RunFile):
     """What all peers share; see the module docstring."""
 
-    protocol: int = PROTOCOL_VERSION
+    protocol: int = Field(default=PROTOCOL_VERSION, ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)
     data: Data
     organizers: tuple[str, ...] = Field(min_length=1)
     """Peer ids of the keys that may sign this manifest, record 0 and amendments."""
@@ -248,11 +248,15 @@ def sign_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
 
 
 def parse_manifest(content: bytes) -> Manifest:
-    """A manifest from its canonical JSON; `BadConfiguration` names the first thing wrong with it."""
+    """A manifest from its canonical JSON; `TooOld`, or `BadConfiguration` naming the first thing wrong with it."""
     try:
         raw = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadConfiguration("the manifest is not JSON") from None
+    # first, because a newer manifest also has keys that we do not know
+    protocol = raw.get("protocol") if isinstance(raw, dict) else None
+    if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
+        raise TooOld(f"the run speaks protocol {protocol}, this program {PROTOCOL_VERSION}: install a newer spes-peer")
     return validated(Manifest, raw, "manifest")
 
 
