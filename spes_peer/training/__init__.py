@@ -1,0 +1,13 @@
+"""Local steps, and all arithmetic on blocks, in a process that has no network.
+
+work.py        what a daemon asks of its trainer and what it answers
+client.py      the daemon's end; needs no torch
+__main__.py    the process: requests in, answers out
+trainer.py     what the process does: a round of local steps, offers, reduce, apply
+ledger.py      what was offered, what the encoding lost, and what was not used
+memory.py      how many subsets a machine holds
+optimizer.py   AdamW and the moments of what is trained
+schedule.py    the learning rate
+checkpoint.py  what a restart takes up again
+genesis.py     the organizer's first weights
+"""

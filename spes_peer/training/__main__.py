@@ -1,0 +1,152 @@
+"""The trainer process: requests in, answers out, one after another; a reduce is served between the steps of a round.
+
+A thread reads the socket and the main thread works, so the end of the parent ends this process at once, even in the
+middle of a step. An error costs the request it came from; only running out of memory ends the process, because torch
+does not give back what it holds then.
+"""
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+
+from spes_peer.errors import BadMessage, SpesError
+from spes_peer.process import socket_to_parent
+from spes_peer.run.records import SealedRecord
+from spes_peer.training.trainer import Trainer
+from spes_peer.training.work import (
+    ApplyRecord,
+    LoadState,
+    MeasureHeldOut,
+    OpenTrainer,
+    RecordApplied,
+    ReduceBlock,
+    RoundTrained,
+    TrainerOpened,
+    TrainProgress,
+    TrainRound,
+)
+from spes_peer.wire import convert, frames
+from spes_peer.wire.children_pb2 import Frame
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 16
+_SECONDS_BETWEEN_PROGRESS = 0.25
+_OUT_OF_MEMORY_EXIT = 70
+_ENDS_A_ROUND = frozenset({"ApplyRecord", "LoadState"})
+
+
+class TrainerService:
+    """Serves one parent until it is gone."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._incoming: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._later: deque[Frame] = deque()
+        """Came during a round and waits for its end."""
+        self._trainer: Trainer | None = None
+        self._progress_at = 0.0
+        self._requests: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
+            "OpenTrainer": (OpenTrainer, self._open),
+            "LoadState": (LoadState, lambda request: self.trainer.load_state(request)),
+            "MeasureHeldOut": (MeasureHeldOut, lambda request: self.trainer.measure_held_out(request)),
+            "TrainRound": (TrainRound, self._train),
+            "ReduceBlock": (ReduceBlock, lambda request: self.trainer.reduce_block(request.task)),
+            "ApplyRecord": (ApplyRecord, self._apply),
+        }
+
+    @property
+    def trainer(self) -> Trainer:
+        if self._trainer is None:
+            raise SpesError("the trainer is not open yet")
+        return self._trainer
+
+    def run(self) -> None:
+        """Work for ever; the reading thread ends the process."""
+        threading.Thread(target=self._read, name="read", daemon=True).start()
+        while True:
+            self._serve(self._later.popleft() if self._later else self._incoming.get())
+
+    def _read(self) -> None:
+        reader = frames.FrameReader()
+        try:
+            while content := self._end.recv(_READ_BYTES):
+                for frame in reader.feed(content):
+                    self._incoming.put(frame)
+        except (OSError, BadMessage):
+            logger.exception("lost the parent")
+        finally:
+            os._exit(0)  # nothing here needs an orderly end: files change only whole
+
+    def _serve(self, frame: Frame) -> None:
+        try:
+            if frame.kind not in self._requests:
+                raise BadMessage(f"a trainer does not know {frame.kind[:80]!r}")
+            cls, work = self._requests[frame.kind]
+            answer = convert.to_message(work(convert.from_message(cls, frames.message_in(frame))))
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            self._send(frames.failure(frame, f"out of memory: {str(error).splitlines()[0] if str(error) else 'RAM'}"))
+            logger.exception("out of memory request=%s", frame.kind)
+            os._exit(_OUT_OF_MEMORY_EXIT)
+        except SpesError as error:
+            logger.warning("failed request=%s reason=%s", frame.kind, error)
+            self._send(frames.failure(frame, str(error)))
+        except Exception as error:  # a bug must cost one request, and be read in the log
+            logger.exception("failed request=%s", frame.kind)
+            self._send(frames.failure(frame, f"{type(error).__name__}: {error}"))
+        else:
+            self._send(frames.answer(frame, answer))
+
+    def _open(self, request: OpenTrainer) -> TrainerOpened:
+        if self._trainer is not None:
+            raise SpesError("the trainer is open already")
+        self._trainer = Trainer(request)
+        return self._trainer.opened()
+
+    def _train(self, work: TrainRound) -> RoundTrained:
+        def on_step(steps_done: int, loss: float, tokens_per_second: float) -> None:
+            now = time.monotonic()
+            if now - self._progress_at >= _SECONDS_BETWEEN_PROGRESS or steps_done == work.num_steps:
+                self._progress_at = now
+                memory_bytes = psutil.Process().memory_info().rss
+                progress = TrainProgress(work.round, steps_done, loss, tokens_per_second, memory_bytes)
+                self._send(frames.event(convert.to_message(progress)))
+
+        return self.trainer.train_round(work, on_step, self._between_steps)
+
+    def _between_steps(self) -> bool:
+        """Serve the reduces that have come; False when something has come that the round must not delay."""
+        while True:
+            try:
+                frame = self._incoming.get_nowait()
+            except queue.Empty:
+                return not any(waiting.kind in _ENDS_A_ROUND for waiting in self._later)
+            if frame.kind == "ReduceBlock":
+                self._serve(frame)
+            else:
+                self._later.append(frame)
+
+    def _apply(self, request: ApplyRecord) -> RecordApplied:
+        return self.trainer.apply_record(SealedRecord.from_bytes(request.record).record, request.keep_snapshot)
+
+    def _send(self, frame: Frame) -> None:
+        self._end.sendall(frames.pack(frame))
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    TrainerService(socket_to_parent()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The daemon's end of the trainer process: asks, waits with a time-out, and hears of progress. Needs no torch.
+
+Requests are done one after another, except that a reduce is served between the steps of a running round. When the
+process dies, every open request ends with `ChildFailed`; the daemon starts another and loads the state again.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from spes_peer.errors import BadMessage
+from spes_peer.identity import PeerId
+from spes_peer.process import Child
+from spes_peer.run.offers import ReduceTask
+from spes_peer.run.records import BlockName
+from spes_peer.training.work import (
+    ApplyRecord,
+    BlockReduced,
+    HeldOut,
+    LoadState,
+    MeasureHeldOut,
+    OpenTrainer,
+    RecordApplied,
+    ReduceBlock,
+    RoundTrained,
+    StateLoaded,
+    TrainerOpened,
+    TrainProgress,
+    TrainRound,
+)
+from spes_peer.wire import convert
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# Far above what each takes on slow machines: they end waits for a process that hangs, not for one that is slow.
+OPEN_SECONDS = 300.0  # imports torch from a cold disk, takes its place in memory
+STATE_SECONDS = 900.0  # reads, hashes and writes the whole public state
+REDUCE_SECONDS = 300.0
+LAST_STEP_SECONDS = 600.0  # beyond `stop_at`: the step it is in, and the encoding of all offers
+
+
+class TrainerProcess:
+    """One trainer process. Every method raises `ChildFailed` with the reason when there is no answer."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
+        child.on_event = self._take_event
+
+    @classmethod
+    def start(cls, log_path: Path) -> "TrainerProcess":
+        """Start the process; call inside a running loop."""
+        return cls(Child.start("trainer", "spes_peer.training", log_path))
+
+    async def open(
+        self,
+        manifest: bytes,
+        blob_folder: Path,
+        state_folder: Path,
+        peer_id: PeerId,
+        device: str = "",
+        num_threads: int = 0,
+    ) -> TrainerOpened:
+        """Build the model. `device` "" takes the GPU where there is one; 0 threads leaves torch its choice."""
+        request = OpenTrainer(manifest, str(blob_folder), str(state_folder), device, num_threads, peer_id)
+        return await self._ask(request, TrainerOpened, OPEN_SECONDS)
+
+    async def load_state(self, round: int, blocks: tuple[BlockName, ...]) -> str:
+        """Load the whole public state after record `round` from blobs in the store; its root."""
+        return (await self._ask(LoadState(round, blocks), StateLoaded, STATE_SECONDS)).state_root
+
+    async def measure_held_out(self, slice: int, num_slices: int) -> HeldOut:
+        return await self._ask(MeasureHeldOut(slice, num_slices), HeldOut, STATE_SECONDS)
+
+    async def train_round(self, work: TrainRound) -> RoundTrained:
+        """Train until the steps are done or `work.stop_at`; all shards of its ranges are in the store."""
+        seconds = max(0.0, work.stop_at - time.time()) + LAST_STEP_SECONDS
+        return await self._ask(work, RoundTrained, seconds)
+
+    async def reduce_block(self, task: ReduceTask) -> BlockReduced:
+        """Average the offers of one block; all their blobs are in the store."""
+        return await self._ask(ReduceBlock(task), BlockReduced, REDUCE_SECONDS)
+
+    async def apply_record(self, record: bytes, keep_snapshot: bool) -> RecordApplied:
+        """Apply a certified record; ends a round that is still running with the steps made."""
+        return await self._ask(ApplyRecord(record, keep_snapshot), RecordApplied, STATE_SECONDS)
+
+    async def wait_ended(self) -> None:
+        """Until the process is gone."""
+        await self.child.ended.wait()
+
+    async def stop(self) -> None:
+        await self.child.stop()
+
+    async def _ask(self, request: Any, reply: type[T], timeout_seconds: float) -> T:
+        answer = await self.child.call(
+            convert.to_message(request), convert.message_class(reply.__name__), timeout_seconds
+        )
+        return convert.from_message(reply, answer)
+
+    def _take_event(self, message: Message) -> None:
+        try:
+            self.on_progress(convert.from_message(TrainProgress, message))
+        except BadMessage as error:
+            logger.warning("dropped an event of the trainer reason=%s", error)

@@ -1,0 +1,42 @@
+"""The first weights of a run, made once by its organizer: `python -m spes_peer.training.genesis RUN_FOLDER`.
+
+Reads RUN_FOLDER/manifest.spes, writes every block to RUN_FOLDER/blobs and their names to RUN_FOLDER/genesis.spes, a
+`Snapshot` of round 0. A process of its own, so that the organizer's command needs no torch.
+"""
+
+import sys
+from pathlib import Path
+
+from spes_peer.blobs import BlobStore
+from spes_peer.errors import SpesError
+from spes_peer.files import write_whole
+from spes_peer.model.initial import initial_groups
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest, SignedManifest
+from spes_peer.run.records import BlockName, Snapshot
+from spes_peer.sync.encoding import state_bytes
+from spes_peer.wire import convert
+
+
+def make_genesis(manifest: Manifest, blobs: BlobStore) -> tuple[BlockName, ...]:
+    """Draw all parameters from the run's seed and store them in their public dtype; their names, in block order."""
+    layout = Layout(manifest)
+    names = []
+    for expert, flat in initial_groups(manifest, manifest.run.seed):
+        for block in layout.shared_blocks if expert is None else layout.expert_blocks(expert):
+            blob = blobs.put(state_bytes(layout.dtype_of(block), flat[block.start : block.end]))
+            names.append(BlockName(block.id, blob.name, blob.size_bytes))
+    return tuple(names)
+
+
+def main(folder: Path) -> None:
+    manifest = SignedManifest.from_bytes((folder / "manifest.spes").read_bytes()).open()
+    blocks = make_genesis(manifest, BlobStore(folder / "blobs"))
+    write_whole(folder / "genesis.spes", convert.encode(Snapshot(0, blocks)))
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except (SpesError, OSError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,357 @@
+"""What a trainer process does, without its socket: local steps, offers, reduce, apply (DESIGN.md, "State", "A round").
+
+A trainer holds the public state after record r (`round` = r), trains round r on it, and applies record r + 1. Shared
+parameters are trained in place and become the public ones again with every record; what a peer is ahead of the public
+state lies in its ledger (shared) and in its masters (experts).
+"""
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spes_peer.blobs import BlobStore
+from spes_peer.data.sampler import Sampler
+from spes_peer.errors import BadConfiguration, BadMessage, SpesError
+from spes_peer.model.decoder import Decoder
+from spes_peer.run.layout import Block, Layout
+from spes_peer.run.manifest import parse_manifest
+from spes_peer.run.offers import Offer, ReduceTask
+from spes_peer.run.records import BlockId, BlockName, Record, Update
+from spes_peer.sync.encoding import decode, encode
+from spes_peer.sync.reduce import reduce_offers
+from spes_peer.sync.state import PublicState
+from spes_peer.training import checkpoint
+from spes_peer.training.checkpoint import Checkpoint
+from spes_peer.training.ledger import Ledger
+from spes_peer.training.memory import max_subsets_of
+from spes_peer.training.optimizer import LocalOptimizer
+from spes_peer.training.schedule import lr_at
+from spes_peer.training.work import (
+    BlockReduced,
+    HeldOut,
+    LoadState,
+    MeasureHeldOut,
+    OpenTrainer,
+    RecordApplied,
+    RoundTrained,
+    StateLoaded,
+    TrainerOpened,
+    TrainRound,
+)
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_FILE = "trainer.safetensors"
+_HELD_OUT_SEQUENCES = 16  # per forward pass
+
+
+@dataclass
+class _Steps:
+    """What a round has done so far."""
+
+    num_steps: int = 0
+    num_skipped: int = 0
+    tokens: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss_sum / max(1, self.num_steps)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / max(1, self.num_steps + self.num_skipped)
+
+
+class Trainer:
+    """One peer's trainer of one run."""
+
+    def __init__(self, request: OpenTrainer, clock: Callable[[], float] = time.time) -> None:
+        """Raises `BadConfiguration` for a manifest, a device or a checkpoint that cannot be used."""
+        self.manifest = parse_manifest(request.manifest)
+        self.round = -1
+        self._run_id = hashlib.sha256(request.manifest).hexdigest()
+        self._peer_id = request.peer_id
+        self._clock = clock
+        if request.num_threads:
+            torch.set_num_threads(request.num_threads)
+        self._device = _device(request.device)
+        self._layout = Layout(self.manifest)
+        self._blobs = BlobStore(Path(request.blob_folder))
+        self._sampler = Sampler(self.manifest, self._blobs)
+        self._decoder = Decoder(self.manifest.model, self._device, self.manifest.training)
+        self._optimizer = LocalOptimizer(self._decoder, self.manifest.training)
+        self._ledger = Ledger(self._layout, self._peer_id)
+        self._state: PublicState | None = None
+        Path(request.state_folder).mkdir(parents=True, exist_ok=True)
+        self._checkpoint_path = Path(request.state_folder) / CHECKPOINT_FILE
+        self._to_resume = checkpoint.load(self._checkpoint_path, self._run_id, self._peer_id)
+
+    def opened(self) -> TrainerOpened:
+        """What this machine can do. The speed is not tried before the first round."""
+        return TrainerOpened(str(self._device), max_subsets_of(self._layout, self._device), 0.0)
+
+    def load_state(self, request: LoadState) -> StateLoaded:
+        """Take the public state from blobs; masters and residuals that stood on another one are dropped."""
+        names = {name.block: name.blob for name in request.blocks}
+
+        def read(block: BlockId) -> bytes:
+            if block not in names:
+                raise BadMessage(f"a state without block {block}")
+            return self._blobs.read(names[block])
+
+        self._state = PublicState.from_blocks(self._layout, read)
+        self.round = request.round
+        self._ledger = Ledger(self._layout, self._peer_id)
+        self._optimizer.own(())
+        for expert in (None, *range(self.manifest.model.num_experts)):
+            self._decoder.load_group(expert, self._public.group(expert))
+        return StateLoaded(self._public.root())
+
+    def measure_held_out(self, request: MeasureHeldOut) -> HeldOut:
+        """The cross-entropy of the public state on a slice of the held-out split."""
+        if not 0 <= request.slice < request.num_slices:
+            raise SpesError(f"no slice {request.slice} of {request.num_slices} of the held-out split")
+        loss_sum, tokens = 0.0, 0
+        ours = self._show_public()
+        try:
+            for batch in self._sampler.held_out(request.slice, request.num_slices, _HELD_OUT_SEQUENCES):
+                with torch.no_grad():
+                    losses = self._decoder(batch.tokens_BT.to(self._device), batch.targets_BT.to(self._device))
+                loss_sum += losses.ce.item() * batch.num_tokens
+                tokens += batch.num_tokens
+        finally:
+            self._show(ours)
+        return HeldOut(loss_sum, tokens)
+
+    def train_round(
+        self,
+        work: TrainRound,
+        on_step: Callable[[int, float, float], None] = lambda _steps, _loss, _speed: None,
+        between_steps: Callable[[], bool] = lambda: True,
+    ) -> RoundTrained:
+        """Train on `work.ranges` and offer what came of it.
+
+        Ends early, with the steps made, at `work.stop_at` or when `between_steps` says False; `on_step` hears (steps
+        done, loss, tokens per second). Raises `SpesError` when not one step could be made."""
+        if work.round != self.round:
+            raise SpesError(f"asked to train round {work.round}, but the state is that of round {self.round}")
+        self._prepare(work.subsets)
+        steps = _Steps()
+        for batch in self._sampler.training(work.ranges, work.sequences_per_step):
+            is_done = steps.num_steps + steps.num_skipped == work.num_steps
+            if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
+                break
+            started_at = time.perf_counter()
+            tokens, targets = batch.tokens_BT.to(self._device), batch.targets_BT.to(self._device)
+            step = work.first_step + steps.num_steps + steps.num_skipped
+            loss = self._step(tokens, targets, lr_at(step, self.manifest.training))
+            steps.seconds += time.perf_counter() - started_at
+            if loss is None:
+                steps.num_skipped += 1
+                continue
+            steps.num_steps += 1
+            steps.tokens += batch.num_tokens
+            steps.loss_sum += loss
+            on_step(steps.num_steps, loss, steps.tokens_per_second)
+        self._check(steps, work)
+        offers = self._offers(work.subsets)
+        return RoundTrained(offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second)
+
+    def reduce_block(self, task: ReduceTask) -> BlockReduced:
+        """Average the offers for one block. An offer that is not what it claims is left out and its peer named."""
+        block = self._block(task.block)
+        encoding, size = self._layout.encoding_of(block), block.num_elements
+        reduced = reduce_offers(encoding, size, task.inputs, self._blobs.read)
+        if reduced is None:
+            return BlockReduced("", 0, tuple(sorted(given.peer_id for given in task.inputs)))
+        content = encode(encoding, reduced.mean)
+        blob = self._blobs.put(content)
+        if self._peer_id in reduced.share:
+            lost = reduced.mean - decode(encoding, content, size)
+            self._ledger.averaged(block, blob.name, lost, reduced.share[self._peer_id])
+        return BlockReduced(blob.name, blob.size_bytes, reduced.rejected)
+
+    def apply_record(self, record: Record, keep_snapshot: bool) -> RecordApplied:
+        """Apply the updates and the merge of the record that closes this round. An error leaves all as it was."""
+        if record.round != self.round + 1:
+            raise SpesError(f"record {record.round} does not follow the state of round {self.round}")
+        updates = {update.block: update for update in record.updates}
+        deltas = {block_id: self._delta(update) for block_id, update in updates.items()}
+        moved = self._public.apply(deltas, record.merge_alpha)
+        self._settle(updates, moved)
+        self.round = record.round
+        root = self._public.root()
+        self._save(root)
+        return RecordApplied(root, self._keep_blocks() if keep_snapshot else ())
+
+    # ---- a round ----
+
+    def _prepare(self, subsets: tuple[int, ...]) -> None:
+        """Own exactly the experts of `subsets`; take up what an earlier process left; start from the public state."""
+        experts = tuple(expert for subset in sorted(subsets) for expert in self.manifest.experts_of(subset))
+        if experts != self._decoder.owned:
+            self._optimizer.own(experts)
+        if self._to_resume is not None:
+            self._resume(self._to_resume)
+            self._to_resume = None
+        # Should this round have been trained before, without a record behind it: what it offered then is offered again.
+        self._settle({}, {})
+
+    def _step(self, tokens_BT: Tensor, targets_BT: Tensor, lr: float) -> float | None:
+        """One local step; its cross-entropy, or None if it was skipped because a number was not finite."""
+        losses = self._decoder(tokens_BT, targets_BT)
+        loss = float(losses.ce.item())
+        if math.isfinite(loss):
+            losses.total.backward()
+            if self._optimizer.step(lr):
+                return loss
+        self._optimizer.clear()
+        return None
+
+    def _check(self, steps: _Steps, work: TrainRound) -> None:
+        if steps.num_skipped:
+            logger.warning("skipped steps that were not finite round=%d steps=%d", work.round, steps.num_skipped)
+        if steps.num_steps:
+            return
+        if steps.num_skipped:
+            raise SpesError(
+                f"all {steps.num_skipped} steps of round {work.round} had a loss or gradient that is not finite;"
+                " the run's lr may be too high"
+            )
+        raise SpesError(f"round {work.round} ended before this peer made a step")
+
+    def _offers(self, subsets: tuple[int, ...]) -> tuple[Offer, ...]:
+        ours: dict[int | None, Tensor] = {None: self._decoder.flatten_shared()}
+        ours.update({expert: self._decoder.flatten_master(expert) for expert in self._decoder.owned})
+        offers = []
+        for block in self._layout.blocks_offered_by(subsets):
+            values = ours[block.expert][block.start : block.end]
+            content, norm = self._ledger.offer(self.round, block, values, self._public.block(block))
+            blob = self._blobs.put(content)
+            offers.append(Offer(block.id, blob.name, blob.size_bytes, norm))
+        return tuple(offers)
+
+    # ---- a record ----
+
+    def _delta(self, update: Update) -> Tensor:
+        block = self._block(update.block)
+        delta = decode(self._layout.encoding_of(block), self._blobs.read(update.blob), block.num_elements)
+        # A mean has the clip factors inside; an only offer is its peer's own bytes, with the factor in the record.
+        clip = 1.0 if update.reducers else update.contributors[0].clip
+        return delta if clip == 1.0 else delta * clip
+
+    def _settle(self, updates: dict[BlockId, Update], moved: dict[BlockId, Tensor]) -> None:
+        """Bring ledger, masters and decoder behind a public state that has just moved by `moved`."""
+        self._ledger.close_shared(updates)
+        self._decoder.load_group(None, self._public.group(None))
+        for expert in range(self.manifest.model.num_experts):
+            blocks = self._layout.expert_blocks(expert)
+            if any(block.id in moved for block in blocks):
+                self._decoder.load_group(expert, self._public.group(expert))
+            if expert in self._decoder.owned:
+                self._decoder.load_master(expert, self._master_after(expert, blocks, updates, moved))
+        self._ledger.forget_reduced()
+
+    def _master_after(
+        self,
+        expert: int,
+        blocks: tuple[Block, ...],
+        updates: dict[BlockId, Update],
+        moved: dict[BlockId, Tensor],
+    ) -> Tensor:
+        master = self._decoder.flatten_master(expert)
+        return torch.cat(
+            [
+                self._ledger.master_after(
+                    self.round, block, master[block.start : block.end], moved.get(block.id), updates.get(block.id)
+                )
+                for block in blocks
+            ]
+        )
+
+    def _keep_blocks(self) -> tuple[BlockName, ...]:
+        for block in self._layout.blocks:
+            self._blobs.put(self._public.block_bytes(block))
+        return self._public.names()
+
+    # ---- the public state in the decoder's place, and back ----
+
+    def _show_public(self) -> dict[int | None, Tensor]:
+        """Let the decoder work with the public state alone; what it held instead."""
+        ours: dict[int | None, Tensor] = {None: self._decoder.flatten_shared()}
+        ours.update({expert: self._decoder.flatten_master(expert) for expert in self._decoder.owned})
+        self._show({expert: self._public.group(expert) for expert in ours})
+        return ours
+
+    def _show(self, groups: dict[int | None, Tensor]) -> None:
+        for expert, flat in groups.items():
+            if expert is None:
+                self._decoder.load_group(None, flat)
+            else:
+                self._decoder.load_master(expert, flat)
+
+    # ---- across restarts ----
+
+    def _save(self, root: str) -> None:
+        masters = {f"master/{expert:02d}": self._decoder.flatten_master(expert) for expert in self._decoder.owned}
+        residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
+        moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
+        content = Checkpoint(self.round, root, {**masters, **residuals, **moments})
+        try:
+            checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
+        except OSError as error:  # the record is applied; a restart will merely go on with older moments
+            logger.warning("cannot save path=%s reason=%s", self._checkpoint_path, error)
+
+    def _resume(self, saved: Checkpoint) -> None:
+        """Moments are of use on any state; masters and residuals only on the one they stood on."""
+        try:
+            self._optimizer.load_moments(_under("moments/", saved.tensors))
+            if (saved.round, saved.state_root) != (self.round, self._public.root()):
+                return
+            for expert in self._decoder.owned:
+                if (master := saved.tensors.get(f"master/{expert:02d}")) is not None:
+                    self._decoder.load_master(expert, master)
+            self._ledger.load_residuals(_under("residual/", saved.tensors))
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise BadConfiguration(f"the checkpoint {self._checkpoint_path} does not fit the run: {error}") from None
+
+    # ---- small ----
+
+    @property
+    def _public(self) -> PublicState:
+        if self._state is None:
+            raise SpesError("the trainer has no state yet: load one first")
+        return self._state
+
+    def _block(self, block_id: BlockId) -> Block:
+        if block_id not in self._layout.by_id:
+            raise BadMessage(f"no block is called {block_id[:80]!r}")
+        return self._layout.by_id[block_id]
+
+
+def _device(name: str) -> torch.device:
+    """The device called `name`; "" takes a GPU where there is one."""
+    if not name:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadConfiguration(f"the device {name!r} cannot be used: {reason}") from None
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,102 @@
+"""What a daemon asks of its trainer and what the trainer answers, as frozen values; see proto/children.proto."""
+
+from dataclasses import dataclass
+
+from spes_peer.identity import PeerId
+from spes_peer.run.offers import Offer, ReduceTask
+from spes_peer.run.records import BlockName, DataRange
+
+
+@dataclass(frozen=True)
+class OpenTrainer:
+    manifest: bytes
+    blob_folder: str
+    state_folder: str
+    device: str
+    num_threads: int
+    peer_id: PeerId
+
+
+@dataclass(frozen=True)
+class TrainerOpened:
+    device: str
+    max_subsets: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class LoadState:
+    round: int
+    blocks: tuple[BlockName, ...]
+
+
+@dataclass(frozen=True)
+class StateLoaded:
+    state_root: str
+
+
+@dataclass(frozen=True)
+class MeasureHeldOut:
+    slice: int
+    num_slices: int
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    loss_sum: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TrainRound:
+    round: int
+    first_step: int
+    num_steps: int
+    subsets: tuple[int, ...]
+    ranges: tuple[DataRange, ...]
+    sequences_per_step: int
+    stop_at: float
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    round: int
+    steps_done: int
+    loss: float
+    tokens_per_second: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class RoundTrained:
+    offers: tuple[Offer, ...]
+    tokens: int
+    steps: int
+    train_loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class ReduceBlock:
+    task: ReduceTask
+
+
+@dataclass(frozen=True)
+class BlockReduced:
+    blob: str
+    """Empty when no input was sound."""
+    size_bytes: int
+    rejected: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True)
+class ApplyRecord:
+    record: bytes
+    keep_snapshot: bool
+
+
+@dataclass(frozen=True)
+class RecordApplied:
+    state_root: str
+    blocks: tuple[BlockName, ...]
+    """Empty unless a snapshot was asked for."""
