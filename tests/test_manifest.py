@@ -40,7 +40,7 @@ def test_bytes_are_canonical_and_the_same_after_a_round_trip(manifest: Manifest)
 
 
 def test_the_order_in_which_keys_were_written_does_not_matter(manifest: Manifest) -> None:
-    backwards = {key: value for key, value in reversed(list(manifest.model_dump(mode="json").items()))}
+    backwards = dict(reversed(list(manifest.model_dump(mode="json").items())))
     assert parse_manifest(json.dumps(backwards, indent=3).encode()).to_bytes() == manifest.to_bytes()
 
 
@@ -131,7 +131,7 @@ def test_every_wait_is_a_finite_time(key: str, value: float) -> None:
         ({"organizers": []}, "organizers"),
         ({"data": {"shards": []}}, "data.shards"),
         ({"data": {"shards": [{"blob": "../x", "num_tokens": 1000}]}}, r"data\.shards\.0\.blob"),
-        ({"data": {"shards": [{"blob": "ab" * 32, "num_tokens": 128}]}}, "corpus is too short.* 128 tokens.* needs 129"),
+        ({"data": {"shards": [{"blob": "ab" * 32, "num_tokens": 128}]}}, "corpus is too short.* 128 .* needs 129"),
         ({"data": {"held_out": {"blob": "ab" * 32, "num_tokens": 1}}}, "corpus is too short"),
         ({"protocol": 0}, "protocol"),
     ],
@@ -152,7 +152,9 @@ def test_a_newer_protocol_says_what_to_install_even_with_keys_nobody_knows(manif
         parse_manifest(changed(manifest, protocol=PROTOCOL_VERSION + 1, quantum=True))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000]
+)
 def test_bytes_that_are_no_manifest_are_refused(content: bytes) -> None:
     with pytest.raises(BadConfiguration, match="manifest"):
         parse_manifest(content)
