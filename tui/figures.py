@@ -1,0 +1,67 @@
+"""How numbers are written. Every function takes whatever a daemon may send: nan, infinities, nought and negatives."""
+
+import math
+import time
+
+NONE = "–"
+_DAY_SECONDS = 86_400
+_MOST_SECONDS = 1000 * _DAY_SECONDS
+
+
+def loss(value: float) -> str:
+    """Nats with three decimals; a negative loss means that it is not known yet."""
+    return f"{value:.3f}" if 0 <= value < 1e4 else NONE
+
+
+def count(value: float) -> str:
+    """1234567 as 1.23M."""
+    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E"))
+
+
+def size(num_bytes: float, digits: int = 3) -> str:
+    """Bytes, in powers of 1024: 1.21M."""
+    return _scaled(num_bytes, 1024, ("", "K", "M", "G", "T", "P", "E"), digits)
+
+
+def share(part: float, whole: float) -> float:
+    """part/whole between 0 and 1, and 0 where there is no such thing."""
+    fraction = part / whole if whole else 0.0
+    return min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0
+
+
+def duration(seconds: float) -> str:
+    """0:07, 12:34, 1:02:03, 4d 05h."""
+    if not math.isfinite(seconds) or abs(seconds) > _MOST_SECONDS:
+        return NONE
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // _DAY_SECONDS
+    if days:
+        return f"{days}d {hours % 24:02}h"
+    if hours:
+        return f"{hours}:{minutes % 60:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"
+
+
+def since(at: float, now: float) -> str:
+    """How long ago a moment was, or nothing for the moment 0."""
+    return duration(now - at) if at > 0 else ""
+
+
+def clock(at: float) -> str:
+    """The local time of day."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "--:--:--"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...], digits: int = 3) -> str:
+    if not math.isfinite(value) or value < 0:
+        return NONE
+    step = 0
+    while value >= 999.5 and step < len(units) - 1:
+        value, step = value / base, step + 1
+    if value >= 999.5:
+        return f"{value:.0e}{units[step]}"
+    whole_digits = 1 if value < 9.995 else 2 if value < 99.95 else 3
+    return f"{value:.{max(0, digits - whole_digits) if step else 0}f}{units[step]}"

@@ -1,0 +1,81 @@
+"""The frame that all panels share: a title, a heading that stays, a body that scrolls, redrawn only when it differs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from tui.memory import View
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a panel shows."""
+
+    body: Content
+    heading: Content | None = None
+    subtitle: str = ""
+    """Figures only: it is markup."""
+
+    def differs_from(self, other: "Drawing | None") -> bool:
+        # contents compare by their text alone
+        return other is None or _marks(self) != _marks(other)
+
+
+def _marks(drawing: Drawing) -> tuple[object, ...]:
+    heading = drawing.heading or Content()
+    return (drawing.body.plain, drawing.body.spans, heading.plain, heading.spans, drawing.subtitle)
+
+
+class Panel(Vertical):
+    """A widget family's base: a subclass says only how a view is drawn."""
+
+    TITLE: ClassVar[str] = ""
+
+    def __init__(self, id: str, number: int) -> None:
+        super().__init__(id=id, classes="panel")
+        self.border_title = f"{number} {self.TITLE}"
+        self._view: View | None = None
+        self._drawn: Drawing | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(classes="heading", markup=False)
+        with VerticalScroll(classes="body"):
+            yield Static(classes="content", markup=False)
+
+    def draw(self, view: View, width: int, height: int) -> Drawing:
+        """The view in `width` × `height` cells; a longer body scrolls."""
+        raise NotImplementedError
+
+    @property
+    def body(self) -> VerticalScroll:
+        return self.query_one(".body", VerticalScroll)
+
+    def show(self, view: View) -> None:
+        """Draw the view, unless the screen shows the same already."""
+        self._view = view
+        if not self.is_on_screen:
+            return
+        drawing = self.draw(view, max(1, self.content_size.width - 1), max(1, self.content_size.height))
+        if drawing.differs_from(self._drawn):
+            self._drawn = drawing
+            self._put(drawing)
+
+    @property
+    def is_on_screen(self) -> bool:
+        return self.content_size.area > 0
+
+    def on_resize(self, _event: events.Resize) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _put(self, drawing: Drawing) -> None:
+        heading = self.query_one(".heading", Static)
+        heading.display = drawing.heading is not None
+        heading.update(drawing.heading or "")
+        self.query_one(".content", Static).update(drawing.body)
+        self.border_subtitle = drawing.subtitle
