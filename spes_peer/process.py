@@ -76,9 +76,7 @@ class Child:
         self._waiting[number] = future
         try:
             async with asyncio.timeout(timeout_seconds):
-                async with self._sending:
-                    content = frames.pack(frames.request(number, request))
-                    await asyncio.get_running_loop().sock_sendall(self._socket, content)
+                await self._send(frames.pack(frames.request(number, request)))
                 frame = await future
         except TimeoutError:
             raise ChildFailed(
@@ -94,6 +92,15 @@ class Child:
         if not isinstance(message, reply):
             raise ChildFailed(f"the {self.name} process answered {frame.kind} to {request.DESCRIPTOR.name}")
         return message
+
+    async def _send(self, content: bytes) -> None:
+        async with self._sending:
+            try:
+                await asyncio.get_running_loop().sock_sendall(self._socket, content)
+            except asyncio.CancelledError:
+                # Half a frame is on its way: the child could understand nothing that came after it.
+                self.kill()
+                raise
 
     async def stop(self) -> None:
         """Close the child's input, which asks it to end; kill it if it does not within `STOP_SECONDS`."""
