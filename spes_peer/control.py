@@ -173,7 +173,7 @@ def _bind(server: grpc.aio.Server, address: str, socket_path: Path) -> None:
 
 async def _refuse_a_second(socket_path: Path) -> None:
     """`BadConfiguration` when a living daemon listens; gRPC by itself would take its socket away in silence."""
-    if not _somebody_listens(socket_path):
+    if not is_live(socket_path):
         return
     try:
         async with ControlClient(socket_path) as client:
@@ -183,7 +183,8 @@ async def _refuse_a_second(socket_path: Path) -> None:
     raise BadConfiguration(f"already running (pid {pid}) on {socket_path.parent}; end it with: spes-peer leave")
 
 
-def _somebody_listens(socket_path: Path) -> bool:
+def is_live(socket_path: Path) -> bool:
+    """Whether a daemon listens on `socket_path`; a socket that a dead one left is not live."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:

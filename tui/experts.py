@@ -96,11 +96,17 @@ def _field(view: View, width: int) -> Content:
     parts: list[str | tuple[str, str]] = []
     for number, (expert, _, subset) in enumerate(chips, start=1):
         parts += [_chip(view, subset, str(expert).rjust(digits)), "\n" if number % across == 0 else " "]
-    counts: Counter[str] = Counter()
-    for _, _, subset in chips:
-        counts[subset.owners[0] if subset.owners else ""] += 1
-    parts.append("\n")
+    return Content.assemble(*parts, "\n", _legend(view, [subset for _, _, subset in chips], width))
+
+
+def _legend(view: View, subset_of_each_expert: Sequence[SubsetStatus], width: int) -> Content:
+    """Owners and how many experts each has: this peer first, the unowned last."""
+    counts = Counter(subset.owners[0] if subset.owners else "" for subset in subset_of_each_expert)
+    lines = [Content()]
     for owner, number in sorted(counts.items(), key=lambda item: (item[0] == "", item[0] != view.status.peer_id)):
-        name = view.name(owner) + (" (you)" if owner == view.status.peer_id else "") if owner else "nobody"
-        parts += [("■ ", view.colour(owner) if owner else FAINT), (name, ""), (f" {number}   ", DIM)]
-    return Content.assemble(*parts)
+        name = _owner(view, owner) if owner else Content.styled("nobody", DIM)
+        entry = Content.assemble(("■ ", view.colour(owner) if owner else FAINT), name, (f" {number}   ", DIM))
+        if lines[-1].cell_length + entry.cell_length > width:
+            lines.append(Content())
+        lines[-1] += entry
+    return Content("\n").join(lines)
