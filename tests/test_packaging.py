@@ -1,0 +1,74 @@
+"""What the house promises: light commands, a reason for every dependency, pins for all, and nothing of one machine."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spes_peer
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT_TEXT = (ROOT / "pyproject.toml").read_text()
+PROJECT: dict[str, Any] = tomllib.loads(PYPROJECT_TEXT)["project"]
+PINS = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    "module", ["spes_peer.cli", "spes_peer.demo", "spes_peer.daemon.program", "bootstrap.cli", "bootstrap.node", "tui"]
+)
+def test_what_a_person_starts_loads_no_heavy_library(module: str) -> None:
+    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name.split(".")[0] for name in json.loads(output.stdout)}
+    assert loaded & {"torch", "hivemind", "libp2p", "trio", "multiaddr", "textual"} == set()
+
+
+def test_the_version_is_said_once_in_code_and_once_in_the_package() -> None:
+    assert spes_peer.__version__ == PROJECT["version"]
+
+
+def test_every_command_exists() -> None:
+    for place in PROJECT["scripts"].values():
+        module, function = place.split(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_every_dependency_says_why_it_is_there() -> None:
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    for dependency in wanted:
+        assert re.search(rf'"{re.escape(dependency)}",\s+# \w+', PYPROJECT_TEXT), dependency
+
+
+def test_every_dependency_is_pinned_to_what_is_tested() -> None:
+    pinned = {pin.split("==")[0].lower() for pin in PINS}
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    for dependency in wanted:
+        assert re.split(r"[=<>!~\[;]", dependency)[0].lower() in pinned
+
+
+def test_pins_are_plain_so_that_any_registry_can_serve_them() -> None:
+    for pin in PINS:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", pin), pin
+
+
+def test_python_of_the_lint_and_types_is_the_oldest_admitted() -> None:
+    tools = tomllib.loads(PYPROJECT_TEXT)["tool"]
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert tools["ruff"]["target-version"] == "py311"
+    assert tools["mypy"]["python_version"] == "3.11"
+
+
+def test_make_lists_its_targets_with_a_line_of_help_each() -> None:
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    output = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    listed = {line.split()[1] for line in output.splitlines() if len(line.split()) > 2}
+    assert listed == targets
+    assert {"demo", "test"} <= targets
