@@ -1,0 +1,5 @@
+"""`python -m bootstrap`, the same as `spes-bootstrap`."""
+
+from bootstrap.cli import main
+
+main()

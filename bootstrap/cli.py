@@ -1,0 +1,52 @@
+"""`spes-bootstrap`: start the bootstrap node of a run folder."""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from spes_peer.cli import add_log_level, port, run_command
+
+DEFAULT_PORT = 4510
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and exit; a person's error is one line on stderr."""
+    raise SystemExit(run_command(_parser(), arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spes-bootstrap",
+        description="Introduce the volunteers of a run to each other, relay for those behind NAT, keep records and"
+        " data. Trains nothing, needs no GPU.",
+        epilog="make a run first: spes-peer run create FOLDER",
+    )
+    parser.add_argument("--run", dest="folder", type=Path, required=True, metavar="FOLDER", help="the run's folder")
+    parser.add_argument("--host", default="", help="address to listen on (this machine's, on the way to the internet)")
+    parser.add_argument("--announce", default="", metavar="HOST", help="address that others dial, if not --host")
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=DEFAULT_PORT,
+        help="first of three TCP ports: gRPC, libp2p, DHT; 0 picks free ones (%(default)s)",
+    )
+    parser.add_argument(
+        "--finish-after", type=int, default=0, metavar="N", help="end the run after round N; 0: never (0)"
+    )
+    add_log_level(parser)
+    parser.set_defaults(run=_run)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from bootstrap.node import BootstrapSettings, run_bootstrap
+
+    settings = BootstrapSettings(
+        folder=options.folder,
+        host=options.host,
+        announce=options.announce,
+        port=options.port,
+        finish_after=options.finish_after,
+    )
+    return asyncio.run(run_bootstrap(settings))

@@ -1,0 +1,115 @@
+"""A member's stream to the coordinator: opened again whenever it breaks, signed both ways.
+
+What is sent while there is no stream is dropped, because it may be stale by then; on every new stream the member says
+again what still matters (`on_open`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+import grpc
+
+from spes_peer.errors import PeerError, SpesError, Unreachable
+from spes_peer.exchange.connections import Connections
+from spes_peer.identity import PeerId
+from spes_peer.rounds.messages import FROM_COORDINATOR
+from spes_peer.run.records import CertifiedRecord
+from spes_peer.run.signed import ReplayGuard, Signed, Signer, open_any
+from spes_peer.wire import convert
+
+logger = logging.getLogger(__name__)
+
+_KINDS = {**FROM_COORDINATOR, "CertifiedRecord": CertifiedRecord}
+_FIRST_RETRY_SECONDS = 0.5
+_LONGEST_RETRY_SECONDS = 5.0
+_OUTBOX_MESSAGES = 10_000
+
+
+class Attendance:
+    """Attends the first of `candidates` that can be reached, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        signer: Signer,
+        candidates: Callable[[], Sequence[PeerId]],
+        silence_seconds: float,
+    ) -> None:
+        self.on_message: Callable[[PeerId, Any], None] = lambda _sender, _message: None
+        self.on_open: Callable[[], Iterable[Any]] = lambda: ()
+        self.coordinator: PeerId | None = None
+        self.heard_at = 0.0
+        self._connections = connections
+        self._signer = signer
+        self._candidates = candidates
+        self._silence_seconds = silence_seconds
+        self._outbox: asyncio.Queue[Any] | None = None
+        self._replays = ReplayGuard()
+
+    def send(self, message: Any) -> None:
+        """Sign and send `message`; dropped when there is no stream."""
+        if self._outbox is not None and self._outbox.qsize() < _OUTBOX_MESSAGES:
+            self._outbox.put_nowait(message)
+
+    async def run(self) -> None:
+        """Attend for ever; ends by cancellation."""
+        retry_seconds = _FIRST_RETRY_SECONDS
+        while True:
+            for candidate in self._candidates():
+                opened_at = time.monotonic()
+                try:
+                    await self._attend(candidate)
+                except (SpesError, grpc.RpcError) as error:
+                    reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                    logger.warning("lost the coordinator peer=%s reason=%s", candidate[-8:], reason)
+                    self._connections.drop(candidate)
+                if time.monotonic() - opened_at > self._silence_seconds:
+                    retry_seconds = _FIRST_RETRY_SECONDS
+            await asyncio.sleep(retry_seconds)
+            retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
+
+    async def _attend(self, candidate: PeerId) -> None:
+        link = await self._connections.to(candidate)
+        call = link.stub.Attend(metadata=link.metadata())
+        self._outbox = asyncio.Queue()
+        for message in self.on_open():
+            self._outbox.put_nowait(message)
+        writing = asyncio.create_task(self._write(call, self._outbox))
+        try:
+            async for message in self._read(call):
+                self.coordinator = candidate
+                self.heard_at = time.time()
+                self.on_message(candidate, message)
+        finally:
+            self.coordinator = None
+            self._outbox = None
+            writing.cancel()
+            call.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _write(self, call: Any, outbox: "asyncio.Queue[Any]") -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader meets the same end and says so
+            while True:
+                await call.write(convert.to_message(self._signer.sign(await outbox.get())))
+
+    async def _read(self, call: Any) -> AsyncIterator[Any]:
+        """Messages of the coordinator; a bad one is dropped, silence ends the stream."""
+        while True:
+            try:
+                received = await asyncio.wait_for(call.read(), self._silence_seconds)
+            except TimeoutError:
+                raise Unreachable(f"the coordinator said nothing for {self._silence_seconds:g} s") from None
+            if received is grpc.aio.EOF:  # type: ignore[attr-defined]
+                raise Unreachable("the coordinator closed the stream")
+            try:
+                signed = convert.from_message(Signed, received)
+                message = open_any(signed, _KINDS, self._signer.run_id)
+                self._replays.accept(signed)
+            except PeerError as error:
+                logger.warning("dropped a message of the coordinator reason=%s", error)
+                continue
+            yield message

@@ -1,0 +1,268 @@
+"""A volunteer's daemon: composes all parts, keeps this peer known in the DHT, and obeys its owner.
+
+    starting → joining → syncing → waiting → training → contributing → closing → applying → training …
+
+What happens in a round is `member`'s; this is the one place that knows all parts. A person's mistake ends it before
+anything is started; a fault of one of our own processes is answered by starting it again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spes_peer.control import ControlServer, StatusBoard
+from spes_peer.daemon.joining import Claiming
+from spes_peer.daemon.member import Member
+from spes_peer.daemon.replica import Replica
+from spes_peer.daemon.status import LogRing, PhaseKeeper, add_member
+from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
+from spes_peer.errors import BlobMissing, ChildFailed, PeerError, SpesError
+from spes_peer.exchange.addresses import parse_address
+from spes_peer.exchange.introduction import Introduction, describe
+from spes_peer.files import write_whole
+from spes_peer.folder import StateFolder
+from spes_peer.node import Node, NodeSettings, address_towards, choose_ports, usable_name
+from spes_peer.run.peers import Head, PeerEntry, Role
+from spes_peer.wire.control_pb2 import Status
+
+logger = logging.getLogger(__name__)
+
+_GOODBYE_SECONDS = 0.3  # for a departure to reach the coordinator before the stream is closed
+_SEARCH_SECONDS = 2.0  # between looks into the DHT while somebody in the roster is unknown
+
+
+@dataclass(frozen=True)
+class JoinSettings:
+    """What a volunteer may choose for this machine."""
+
+    bootstrap: str
+    data_dir: Path
+    name: str = ""
+    host: str = ""
+    port: int = 0
+    inbound: bool = True
+    device: str = ""
+    num_threads: int = 0
+    max_subsets: int = 0
+
+
+class _Ended(Exception):
+    """The daemon ends as asked."""
+
+
+class Daemon:
+    """One peer of a run; `run` lasts for its whole life. Implements `control.Controlled`."""
+
+    def __init__(self, settings: JoinSettings) -> None:
+        self.settings = settings
+        self.board = StatusBoard(self.status)
+        self._started_at = time.time()
+        self._phases = PhaseKeeper(self.board.touch)
+        self._log = LogRing()
+        self._ending = asyncio.Event()
+        self._is_paused = False
+        self._member: Member | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+
+    # ---- life ----
+
+    async def run(self) -> int:
+        """Join and take part until asked to leave; 0 then. `UserError` when it cannot even start."""
+        address = parse_address(self.settings.bootstrap)
+        self._folder = StateFolder(self.settings.data_dir)
+        logging.getLogger("spes_peer").addHandler(self._log)
+        with self._folder.locked():
+            self._take_signals()
+            self._is_paused = self._pause_mark.exists()
+            try:
+                self._phases.say("joining", f"asking the node at {self.settings.bootstrap}")
+                await self._live(await describe(address), address_towards(address.host, address.port))
+            except asyncio.CancelledError:
+                if not self._ending.is_set():
+                    raise
+                logger.info("ended while starting")
+        return 0
+
+    async def _live(self, introduction: Introduction, host: str) -> None:
+        self._folder.bind(introduction.signed_manifest)
+        host = self.settings.host or host
+        settings = NodeSettings(
+            role=Role.VOLUNTEER,
+            name=usable_name(self.settings.name),
+            host=host,
+            announce="",
+            ports=choose_ports(host, self.settings.port),
+            inbound=self.settings.inbound,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            control = await ControlServer.start(self._folder.control_socket, self)
+            stack.push_async_callback(control.stop)
+            node = Node(self._folder, introduction.signed_manifest, settings)
+            trainer = self._make_trainer(node)
+            stack.push_async_callback(trainer.stop)
+            await self._start(node, trainer, introduction.entries, stack)
+            await self._take_part(node, trainer)
+
+    def _make_trainer(self, node: Node) -> TrainerHost:
+        return TrainerHost(
+            TrainerSettings(
+                manifest=node.signed_manifest.manifest,
+                blob_folder=self._folder.path / "blobs",
+                state_folder=self._folder.path / "trainer",
+                log_path=self._folder.logs / "trainer.log",
+                peer_id=node.peer_id,
+                device=self.settings.device,
+                num_threads=self.settings.num_threads,
+            )
+        )
+
+    async def _start(
+        self, node: Node, trainer: TrainerHost, known: Sequence[PeerEntry], stack: contextlib.AsyncExitStack
+    ) -> None:
+        """Trainer, DHT node and libp2p node at once: each takes seconds to import its libraries."""
+        self._phases.say("joining", "starting the trainer, the DHT node and the libp2p node")
+        opening = asyncio.create_task(trainer.start())
+        try:
+            await stack.enter_async_context(node.running(known))
+            await opening
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        fits = trainer.opened.max_subsets
+        node.max_subsets = min(fits, self.settings.max_subsets) if self.settings.max_subsets else fits
+
+    async def _take_part(self, node: Node, trainer: TrainerHost) -> None:
+        assert node.directory is not None
+        claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory)
+        replica = Replica(node, trainer)
+        node.list_snapshots = lambda: replica.snapshots
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._member = member = Member(
+                    node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._is_paused
+                )
+                for loop in (member.live(), member.beat(), self._announce(member), trainer.supervise()):
+                    tasks.create_task(loop)
+                await self._ending.wait()
+                self._phases.say("leaving", "saying goodbye")
+                member.say_goodbye()
+                await asyncio.sleep(_GOODBYE_SECONDS)
+                raise _Ended
+        except* _Ended:
+            logger.info("left the run")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run beside everything else; a fault of a peer or of a child in it is logged and ends it alone."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (PeerError, ChildFailed, BlobMissing) as error:
+                logger.warning("gave up reason=%s", error)
+
+        assert self._tasks is not None
+        self._tasks.create_task(guarded())
+
+    def _take_signals(self) -> None:
+        """The first signal ends the daemon in good order, within seconds; a second one at once."""
+        main = asyncio.current_task()
+        assert main is not None
+
+        def stop() -> None:
+            if self._ending.is_set():
+                os._exit(130)
+            logger.info("asked to end by a signal")
+            self._ending.set()
+            if self._tasks is None:  # still starting: there is nobody to say goodbye to
+                main.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+
+    # ---- the DHT entry ----
+
+    async def _announce(self, member: Member) -> None:
+        """Keep our entry and head, and what we know of the others, fresh; at once when our addresses change."""
+        node = member.node
+        assert node.directory is not None
+        while True:
+            node.addresses_changed.clear()
+            try:
+                await node.announce()
+                if node.chain.head is not None:
+                    await node.directory.publish_head(Head(node.head_round, node.head_hash))
+            except SpesError as error:
+                logger.warning("the DHT does not answer reason=%s", error)
+            await member.claiming.read()
+            self.board.touch()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(node.addresses_changed.wait(), self._announce_seconds(node))
+
+    def _announce_seconds(self, node: Node) -> float:
+        beat_seconds = node.manifest.timing.dht_beat_seconds
+        roster = node.chain.head.record.roster if node.chain.head else ()
+        known = {node.peer_id, *node.entries}
+        is_complete = roster and all(entry.peer_id in known for entry in roster)
+        return beat_seconds if is_complete else min(beat_seconds, _SEARCH_SECONDS)
+
+    # ---- control ----
+
+    @property
+    def _pause_mark(self) -> Path:
+        """There while paused, so that a restart does not end a pause."""
+        return self._folder.path / "paused"
+
+    async def pause(self) -> str:
+        if self._is_paused:
+            return "already paused"
+        write_whole(self._pause_mark, b"")
+        self._is_paused = True
+        is_in_a_round = self._member is not None and self._member.is_in_a_round
+        if self._member is not None:
+            self._member.pause()
+        self.board.touch()
+        return "paused from the next round on" if is_in_a_round else "paused"
+
+    async def resume(self) -> str:
+        if not self._is_paused:
+            return "not paused"
+        self._pause_mark.unlink(missing_ok=True)
+        self._is_paused = False
+        if self._member is not None:
+            self._member.resume()
+        self.board.touch()
+        return "taking part again"
+
+    async def leave(self, at_once: bool) -> str:
+        member = self._member
+        if member is None or at_once or not member.is_in_a_round:
+            os.kill(os.getpid(), signal.SIGTERM) if member is None else self._ending.set()
+            return "leaving"
+        member.leave()
+        self.board.touch()
+        return f"leaving when round {member.head.round} ends (leave --at-once does not wait)"
+
+    def status(self) -> Status:
+        """Everything that a watcher may want to know, as it is now."""
+        status = Status(
+            pid=os.getpid(),
+            name=usable_name(self.settings.name),
+            phase=self._phases.message,
+            log=list(self._log.lines),
+            is_paused=self._is_paused,
+            started_at=self._started_at,
+            state_folder=str(self.settings.data_dir),
+            held_out_loss_start=-1.0,
+            reachability="nobody yet",
+        )
+        if self._member is not None:
+            add_member(status, self._member)
+        return status

@@ -1,0 +1,150 @@
+"""What a member does in one round besides training: reduce what it was given, fetch what will be applied, sign.
+
+Made anew for each round, so that nothing of an old round can leak into the next. What was said is remembered, to be
+said again to a coordinator that may have missed it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from spes_peer.daemon.trainer_host import TrainerHost
+from spes_peer.errors import SpesError
+from spes_peer.exchange.fetch import Fetcher
+from spes_peer.identity import PeerId
+from spes_peer.rounds.member import Own
+from spes_peer.rounds.messages import Contribution, Holding, ReduceOrder, ReduceTask, UpdateNotice, UpdateReport
+from spes_peer.run.layout import Layout
+from spes_peer.run.records import BlockId, SealedRecord
+
+logger = logging.getLogger(__name__)
+
+_PARALLEL_REDUCES = 4
+_HOLDING_PAUSE_SECONDS = 0.05
+
+
+class RoundWork:
+    """One member's exchange in the round that `record` opened."""
+
+    def __init__(
+        self,
+        record: SealedRecord,
+        peer_id: PeerId,
+        layout: Layout,
+        fetcher: Fetcher,
+        trainer: TrainerHost,
+        send: Callable[[Any], None],
+        sources: Callable[[], Sequence[PeerId]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self.record = record
+        self.contribution: Contribution | None = None
+        self.reports: dict[BlockId, UpdateReport] = {}
+        self.holdings: set[str] = set()
+        self._peer_id = peer_id
+        self._layout = layout
+        self._fetcher = fetcher
+        self._trainer = trainer
+        self._send = send
+        self._sources = sources
+        self._spawn = spawn
+        self._tasks_started: set[BlockId] = set()
+        self._notices_started: set[str] = set()
+        self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
+        self._unsaid_holdings: set[str] = set()
+        self._is_closed = False
+
+    @property
+    def round(self) -> int:
+        return self.record.round
+
+    def close(self) -> None:
+        """The round is over: what is still under way ends without a word."""
+        self._is_closed = True
+
+    def said(self) -> Iterable[Any]:
+        """Everything that a coordinator must know of this member's round so far."""
+        if self.contribution is not None:
+            yield self.contribution
+        yield from self.reports.values()
+        if self.holdings:
+            yield self._holding(self.holdings)
+
+    def facts(self) -> Own:
+        """What this member knows itself, to judge a proposal by."""
+        reports = {block: report.blob for block, report in self.reports.items()}
+        return Own(self._peer_id, self.contribution, reports)
+
+    def contribute(self, contribution: Contribution) -> None:
+        self.contribution = contribution
+        self.holdings |= {offer.blob for offer in contribution.offers}
+        self._send(contribution)
+        self._send(self._holding({offer.blob for offer in contribution.offers}))
+
+    def on_reduce_order(self, order: ReduceOrder) -> None:
+        if order.round != self.round:
+            return
+        for task in order.tasks:
+            is_mine = self._peer_id in task.reducers and task.block in self._layout.by_id
+            if is_mine and task.block not in self._tasks_started:
+                self._tasks_started.add(task.block)
+                self._spawn(self._reduce(task))
+
+    def on_notice(self, notice: UpdateNotice) -> None:
+        if (
+            notice.round == self.round
+            and notice.block in self._layout.by_id
+            and notice.blob not in self._notices_started
+        ):
+            self._notices_started.add(notice.blob)
+            self._spawn(self._hold(notice))
+
+    async def _reduce(self, task: ReduceTask) -> None:
+        """Fetch the offers, average them, report. Offers that cannot be had are left to the other reducers' word."""
+        size = self._layout.encoded_bytes(self._layout.by_id[task.block])
+        async with self._reducing:
+            try:
+                await self._fetcher.fetch_all(
+                    [(one.blob, size, [one.peer_id, *self._sources()]) for one in task.inputs]
+                )
+                reduced = await self._trainer.get().reduce_block(task)
+            except SpesError as error:
+                logger.warning("could not reduce block=%s reason=%s", task.block, error)
+                self._tasks_started.discard(task.block)
+                return
+        if self._is_closed:
+            return
+        self.reports[task.block] = UpdateReport(
+            self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected
+        )
+        self._send(self.reports[task.block])
+        if reduced.blob:
+            self._hold_now(reduced.blob)
+
+    async def _hold(self, notice: UpdateNotice) -> None:
+        size = self._layout.encoded_bytes(self._layout.by_id[notice.block])
+        try:
+            await self._fetcher.fetch(notice.blob, size, [*notice.holders, *self._sources()])
+        except SpesError as error:
+            logger.warning("could not fetch an update block=%s reason=%s", notice.block, error)
+            self._notices_started.discard(notice.blob)
+            return
+        self._hold_now(notice.blob)
+
+    def _hold_now(self, blob: str) -> None:
+        """Tell the coordinator soon, many blobs in one message."""
+        self.holdings.add(blob)
+        is_first = not self._unsaid_holdings
+        self._unsaid_holdings.add(blob)
+        if is_first:
+            self._spawn(self._say_holdings())
+
+    async def _say_holdings(self) -> None:
+        await asyncio.sleep(_HOLDING_PAUSE_SECONDS)
+        unsaid, self._unsaid_holdings = self._unsaid_holdings, set()
+        if not self._is_closed:
+            self._send(self._holding(unsaid))
+
+    def _holding(self, blobs: Iterable[str]) -> Holding:
+        return Holding(self.round, tuple(sorted(blobs)))  # type: ignore[arg-type]

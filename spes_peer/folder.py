@@ -1,0 +1,99 @@
+"""A node's state folder: who uses it, which run it belongs to, and what lies where.
+
+One process uses a folder at a time: it holds an advisory lock on `lock`, into which it writes its process id. A folder
+belongs to one run for ever; starting it for another is refused.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from spes_peer.errors import BadConfiguration
+from spes_peer.files import write_whole
+from spes_peer.run.manifest import SignedManifest
+
+MANIFEST_FILE = "manifest.spes"
+# sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
+_LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
+
+
+class StateFolder:
+    """Paths inside a folder, made private (0700) and checked to be usable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        if len(os.fsencode(self.path)) > _LONGEST_FOLDER_BYTES:
+            raise BadConfiguration(
+                f"{self.path} is too long a path for the sockets inside it;"
+                f" choose a folder of at most {_LONGEST_FOLDER_BYTES} bytes with --data-dir"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for name in ("logs", "tunnels", "blobs", "records", "trainer"):
+                (self.path / name).mkdir(exist_ok=True, mode=0o700)
+            write_whole(self.path / ".writable", b"")
+        except OSError as error:
+            raise BadConfiguration(
+                f"cannot write to the state folder {self.path}: {error.strerror}; choose another with --data-dir"
+            ) from None
+
+    @property
+    def identity_key(self) -> Path:
+        return self.path / "identity.key"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def peer_socket(self) -> Path:
+        return self.path / "peer.sock"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def ballot(self) -> Path:
+        return self.path / "ballot"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots.spes"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process, or refuse and name the one that does."""
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                file.seek(0)
+                raise BadConfiguration(
+                    f"already running (pid {file.read().strip() or 'unknown'}) on {self.path};"
+                    f" use another folder with --data-dir, or end it with: spes-peer leave --data-dir {self.path}"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+            file.truncate(0)
+
+    def bind(self, signed: SignedManifest) -> None:
+        """Make the folder this run's, or refuse because it is another's."""
+        path = self.path / MANIFEST_FILE
+        try:
+            held = SignedManifest.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            write_whole(path, signed.to_bytes())
+            return
+        if held.run_id != signed.run_id:
+            raise BadConfiguration(
+                f"{self.path} holds the state of another run ({held.run_id.hex()[:12]}, not"
+                f" {signed.run_id.hex()[:12]}); choose a new folder with --data-dir"
+            )

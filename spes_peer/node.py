@@ -1,0 +1,297 @@
+"""What every node of a run has, volunteer or bootstrap: identity, records, blobs, and the ways to reach others.
+
+A node serves gRPC (directly, and through its libp2p node over a Unix socket), keeps its signed entry in the DHT, and
+knows the entries of others. What it does with all that is its owner's matter (`daemon`, `bootstrap`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spes_peer import __version__
+from spes_peer.blobs import BlobStore
+from spes_peer.errors import BadConfiguration, Unreachable
+from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.fetch import Fetcher
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.introduction import Description
+from spes_peer.exchange.server import PeerServer
+from spes_peer.exchange.traffic import Traffic
+from spes_peer.exchange.tunnels import Libp2pNode
+from spes_peer.folder import StateFolder
+from spes_peer.identity import Identity, PeerId, TlsIdentity
+from spes_peer.membership.directory import Directory
+from spes_peer.run.chain import Chain
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import PROTOCOL_VERSION, SignedManifest
+from spes_peer.run.peers import MAX_NAME_CHARACTERS, PeerEntry, PeerState, Role
+from spes_peer.run.records import CertifiedRecord, Snapshot
+from spes_peer.run.signed import Signed, Signer
+
+logger = logging.getLogger(__name__)
+
+OnAttend = Callable[[PeerId, AsyncIterator[Signed], Callable[[Signed], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of the three listeners of a node."""
+
+    grpc: int
+    libp2p: int
+    dht: int
+
+
+def choose_ports(host: str, base: int) -> Ports:
+    """`base` and the two above it, or three free ones for 0; `BadConfiguration` names a port that is taken."""
+    chosen = []
+    with contextlib.ExitStack() as held:
+        for offset in range(3):
+            number = base + offset if base else 0
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, number))
+                listener.listen(1)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise BadConfiguration(
+                    f"cannot listen on {host} port {number}: {reason}; choose another first port with --port"
+                ) from None
+            chosen.append(listener.getsockname()[1])
+    return Ports(*chosen)
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to `host`; no packet is sent."""
+    with contextlib.suppress(OSError):
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def usable_name(name: str) -> str:
+    """A name that others can show: printable and short; this machine's host name when nothing is left of it."""
+    printable = "".join(character for character in name or socket.gethostname() if character.isprintable())
+    return printable[:MAX_NAME_CHARACTERS] or "volunteer"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """How a node shows itself to others."""
+
+    role: Role
+    name: str
+    host: str
+    """Address to listen on."""
+    announce: str
+    """Address that others dial; empty when it is `host`."""
+    ports: Ports
+    inbound: bool
+    """Whether others can dial it; a node without inbound connections is reached through relays."""
+
+
+class Node:
+    """Common parts of a node; build with `Node.open`, use inside `running`."""
+
+    def __init__(self, folder: StateFolder, signed: SignedManifest, settings: NodeSettings) -> None:
+        self.folder = folder
+        self.signed_manifest = signed
+        self.manifest = signed.open()
+        self.layout = Layout(self.manifest)
+        self.settings = settings
+        self.identity = Identity.load_or_create(folder.identity_key)
+        self.tls = TlsIdentity.generate()
+        self.chain = Chain(folder.path, self.manifest.organizers, signed.run_id)
+        self.signer = Signer(self.identity, signed.run_id, time.time_ns(), lambda: self.head_hash)
+        self.blobs = BlobStore(folder.path / "blobs")
+        self.traffic = Traffic()
+        self.holdings = Holdings(self.blobs)
+        self.connections = Connections(self.signer, self._open_tunnel)
+        self.fetcher = Fetcher(self.holdings, self.connections, self.traffic, self.manifest.timing.fetch_stall_seconds)
+        self.addresses_changed = asyncio.Event()
+        self.state = PeerState.JOINING
+        self.max_subsets = 0
+        self.entries: dict[PeerId, PeerEntry] = {}
+        self.on_attend: OnAttend | None = None
+        """Set by a node that coordinates."""
+        self.list_snapshots: Callable[[], Sequence[Snapshot]] = tuple
+        self.libp2p: Libp2pNode | None = None
+        self.directory: Directory | None = None
+        self.server: PeerServer | None = None
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    @property
+    def head_hash(self) -> bytes:
+        return self.chain.head.hash if self.chain.head else b""
+
+    @property
+    def head_round(self) -> int:
+        """-1 before record 0 is here."""
+        return self.chain.num_records - 1
+
+    @contextlib.asynccontextmanager
+    async def running(self, known: Iterable[PeerEntry]) -> AsyncIterator[None]:
+        """Serve, listen and keep the DHT entry until the block ends; `known` are nodes to join through."""
+        known = list(known)
+        for entry in known:
+            self.take_entry(entry)
+        settings = self.settings
+        async with contextlib.AsyncExitStack() as stack:
+            self.server = await PeerServer.start(
+                host=self,
+                holdings=self.holdings,
+                tls=self.tls,
+                listen=f"{settings.host}:{settings.ports.grpc}" if settings.inbound else None,
+                unix_path=self.folder.peer_socket,
+                traffic=self.traffic,
+            )
+            stack.push_async_callback(self.server.stop, 1.0)
+            stack.push_async_callback(self.connections.close)
+            # hivemind and py-libp2p take seconds to import: both at once
+            async with asyncio.TaskGroup() as starting:
+                libp2p = starting.create_task(self._start_libp2p(known, stack))
+                directory = starting.create_task(self._start_directory(known, stack))
+            self.libp2p, self.directory = libp2p.result(), directory.result()
+            yield
+
+    async def _start_libp2p(self, known: Sequence[PeerEntry], stack: contextlib.AsyncExitStack) -> Libp2pNode:
+        relays = [address for entry in known if entry.role == Role.BOOTSTRAP for address in entry.libp2p_addresses]
+        node = await Libp2pNode.start(
+            identity=self.identity,
+            host=self.settings.host,
+            port=self.settings.ports.libp2p,
+            is_relay=self.settings.role == Role.BOOTSTRAP,
+            relays=() if self.settings.inbound else tuple(relays),
+            inbound_socket=self.folder.peer_socket,
+            folder=self.folder.path,
+            on_addresses=lambda _addresses: self.addresses_changed.set(),  # others should know soon
+        )
+        stack.push_async_callback(node.close)
+        return node
+
+    async def _start_directory(self, known: Sequence[PeerEntry], stack: contextlib.AsyncExitStack) -> Directory:
+        directory = await Directory.start(
+            identity=self.identity,
+            run_id=self.signed_manifest.run_id,
+            host=self.settings.host,
+            port=self.settings.ports.dht,
+            initial_peers=tuple(address for entry in known for address in entry.dht_addresses),
+            timing=self.manifest.timing,
+            folder=self.folder.path,
+        )
+        stack.push_async_callback(directory.close)
+        return directory
+
+    async def _open_tunnel(self, peer_id: PeerId, addresses: Sequence[str]) -> Path:
+        if self.libp2p is None:
+            raise Unreachable("the libp2p node is not running yet")
+        return await self.libp2p.open_tunnel(peer_id, addresses)
+
+    # ---- what this node says of itself ----
+
+    def entry(self) -> PeerEntry:
+        """This node's entry as it is now."""
+        settings = self.settings
+        libp2p = self.libp2p.addresses if self.libp2p else ()
+        if not settings.inbound:
+            libp2p = tuple(address for address in libp2p if "/p2p-circuit" in address)
+        grpc = (f"{_bracketed(settings.announce or settings.host)}:{settings.ports.grpc}",) if settings.inbound else ()
+        return PeerEntry(
+            peer_id=self.peer_id,
+            name=settings.name,
+            version=__version__,
+            protocol=PROTOCOL_VERSION,
+            role=settings.role,
+            state=self.state,
+            incarnation=self.signer.incarnation,
+            grpc_addresses=grpc,
+            certificate=self.tls.certificate_der,
+            libp2p_addresses=self._announced(libp2p),
+            dht_addresses=self._announced(self.directory.addresses if self.directory else ()),
+            max_subsets=self.max_subsets,
+            written_at=time.time(),
+        )
+
+    def _announced(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Addresses with the announced host in place of the one listened on."""
+        if not self.settings.announce:
+            return tuple(addresses)
+        kind = "ip6" if ":" in self.settings.announce else "ip4" if _is_ip(self.settings.announce) else "dns4"
+        announced = f"/{kind}/{self.settings.announce}/"
+        listened = f"/{'ip6' if ':' in self.settings.host else 'ip4'}/{self.settings.host}/"
+        return tuple(address.replace(listened, announced, 1) for address in addresses)
+
+    async def announce(self) -> None:
+        """Put this node's entry into the DHT, and read the others'."""
+        assert self.directory is not None
+        await self.directory.publish_entry(self.entry())
+        await self.refresh_entries()
+
+    async def refresh_entries(self) -> None:
+        assert self.directory is not None
+        for entry in (await self.directory.read_entries()).values():
+            self.take_entry(entry)
+
+    def take_entry(self, entry: PeerEntry) -> None:
+        """Remember how to reach a node; an older start of it is ignored."""
+        held = self.entries.get(entry.peer_id)
+        if entry.peer_id == self.peer_id or (held and _moment(held) > _moment(entry)):
+            return
+        self.entries[entry.peer_id] = entry
+        self.connections.update_entry(entry)
+
+    def others(self) -> tuple[PeerId, ...]:
+        """Nodes that can be asked for blobs: volunteers first, so that bootstrap nodes keep their uplink."""
+        present = [entry for entry in self.entries.values() if entry.state != PeerState.LEAVING]
+        present.sort(key=lambda entry: (entry.role == Role.BOOTSTRAP, entry.peer_id))
+        return tuple(entry.peer_id for entry in present)
+
+    def name_of(self, peer_id: PeerId) -> str:
+        entry = self.entries.get(peer_id)
+        return self.settings.name if peer_id == self.peer_id else entry.name if entry else peer_id[-8:]
+
+    # ---- what the server asks its host (exchange.server.Host) ----
+
+    @property
+    def run_id(self) -> bytes:
+        return self.signed_manifest.run_id
+
+    def description(self) -> Description:
+        return Description(self.signed_manifest, self.signer.sign(self.entry()), (), self.head_round)
+
+    async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
+        if self.on_attend is not None:
+            await self.on_attend(caller, incoming, send)
+
+    def records_from(self, round: int) -> Iterable[CertifiedRecord]:
+        return self.chain.from_round(round)
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        return self.list_snapshots()
+
+
+def _moment(entry: PeerEntry) -> tuple[int, float]:
+    return entry.incarnation, entry.written_at
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_ip(host: str) -> bool:
+    with contextlib.suppress(OSError):
+        socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+        return True
+    return False

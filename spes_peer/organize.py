@@ -1,0 +1,136 @@
+"""The organizer's folder: from a run file and a corpus to a signed manifest, genesis blocks and record 0.
+
+    run.toml            what the organizer wrote
+    manifest.spes       the signed manifest; the run id is the sha256 of the bytes inside
+    organizer.key       signs the manifest and record 0; keep it safe
+    identity.key        the bootstrap node's own key
+    records/            the chain, at first record 0 alone
+    blobs/              tokenized shards and genesis blocks
+
+A folder is made whole or not at all.
+"""
+
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from spes_peer.blobs import BlobStore
+from spes_peer.data.corpus import read_text_folder, standard_library
+from spes_peer.data.shards import make_shards
+from spes_peer.errors import BadConfiguration
+from spes_peer.files import write_whole
+from spes_peer.folder import MANIFEST_FILE
+from spes_peer.identity import Identity
+from spes_peer.run.chain import Chain, sign_genesis
+from spes_peer.run.manifest import Manifest, RunFile, SignedManifest, parse_run_file, sign_manifest, validated
+from spes_peer.run.presets import PRESETS
+from spes_peer.run.records import RECORD_VERSION, Record, Snapshot, state_root
+from spes_peer.wire import convert
+
+GENESIS_FILE = "genesis.spes"
+_GENESIS_SECONDS = 3600.0
+
+logger = logging.getLogger(__name__)
+
+
+def run_file_text(preset: str | None, path: Path | None) -> str:
+    """The TOML of a preset or of a file."""
+    if path is not None:
+        try:
+            return path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfiguration(f"cannot read {path}: {error}") from None
+    if preset not in PRESETS:
+        raise BadConfiguration(f"no preset is called {preset!r}; there are: {', '.join(PRESETS)}")
+    return PRESETS[preset]
+
+
+def create_run(folder: Path, run_toml: str, corpus: Path | None = None) -> SignedManifest:
+    """Make `folder`; the corpus is the text files in a folder, or else the embedded default."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
+    run_file = parse_run_file(run_toml)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise BadConfiguration(f"cannot write beside {folder}: {error.strerror}") from None
+    try:
+        signed = _fill(building, run_file, run_toml, corpus)
+        if folder.exists():
+            folder.rmdir()
+        building.rename(folder)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return signed
+
+
+def read_manifest(folder: Path) -> SignedManifest:
+    """The signed manifest in an organizer's or a volunteer's folder, checked."""
+    path = folder / MANIFEST_FILE
+    try:
+        signed = SignedManifest.from_bytes(path.read_bytes())
+    except FileNotFoundError:
+        raise BadConfiguration(f"{folder} holds no run; make one with: spes-peer run create {folder}") from None
+    except OSError as error:
+        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+    signed.open()
+    return signed
+
+
+def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None) -> SignedManifest:
+    organizer = Identity.load_or_create(folder / "organizer.key")
+    bootstrap = Identity.load_or_create(folder / "identity.key")
+    documents = standard_library(run_file.run.seed) if corpus is None else read_text_folder(corpus, run_file.run.seed)
+    logger.info("tokenizing the corpus documents=%d", len(documents))
+    data = make_shards(documents, BlobStore(folder / "blobs"), run_file.model)
+    manifest = validated(
+        Manifest,
+        {**run_file.model_dump(), "data": data.model_dump(), "organizers": (organizer.peer_id,)},
+        "run.toml",
+    )
+    signed = sign_manifest(manifest, organizer)
+    write_whole(folder / "run.toml", run_toml.encode())
+    write_whole(folder / MANIFEST_FILE, signed.to_bytes())
+    logger.info("drawing the first weights run=%s", signed.run_id.hex()[:12])
+    _make_genesis(folder)
+    genesis = convert.decode(Snapshot, (folder / GENESIS_FILE).read_bytes())
+    (folder / GENESIS_FILE).unlink()  # record 0 says the same from here on
+    now = time.time()
+    record = Record(
+        version=RECORD_VERSION,
+        run_id=signed.run_id,
+        round=0,
+        previous_hash=b"",
+        state_root=state_root(genesis.blocks),
+        held_out_loss=-1.0,
+        train_loss=-1.0,
+        tokens=0,
+        step=0,
+        updates=(),
+        merge_alpha=0.0,
+        roster=(),
+        reducers=(),
+        candidates=(bootstrap.peer_id,),
+        next_position=0,
+        returned=(),
+        opened_at=now,
+        deadline_at=now,
+        genesis=genesis.blocks,
+    )
+    Chain(folder, manifest.organizers, signed.run_id).append(sign_genesis(record, organizer, signed.run_id))
+    return signed
+
+
+def _make_genesis(folder: Path) -> None:
+    """In a process of its own, because drawing the weights takes torch and nothing else here does."""
+    command = [sys.executable, "-m", "spes_peer.training.genesis", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_GENESIS_SECONDS, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise BadConfiguration(f"the first weights could not be made: {lines[-1]}")
