@@ -9,6 +9,7 @@ from spes_peer.run.offers import Offer as Offer
 from spes_peer.run.offers import ReduceInput as ReduceInput
 from spes_peer.run.offers import ReduceTask as ReduceTask
 from spes_peer.run.records import BlockId
+from spes_peer.run.records import RecordSignature as RecordSignature  # the chain checks it, so it lives below
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,6 @@ class Holding:
 class Proposal:
     term: int
     record: bytes
-
-
-@dataclass(frozen=True)
-class RecordSignature:
-    round: int
-    term: int
-    record_hash: bytes
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,15 @@ class CertifiedRecord:
 
 
 @dataclass(frozen=True)
+class RecordSignature:
+    """Inside a `Signed`: I agree to this record, and to no other in this round and term."""
+
+    round: int
+    term: int
+    record_hash: bytes
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A whole public state by the names of its blocks, in block order."""
 

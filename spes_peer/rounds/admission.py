@@ -1,0 +1,139 @@
+"""Who gets into the next roster: members that are still there, and newcomers that asked.
+
+The record is the authority on ownership. A sitting owner keeps its subsets; who asks for a subset that has an owner
+becomes a further owner of it.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from spes_peer.identity import PeerId
+from spes_peer.rounds.messages import AdmissionRequest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
+from spes_peer.run.records import Record, RosterEntry
+
+
+@dataclass(frozen=True)
+class Link:
+    """A node that attends the coordinator: which start of it, and when it was last heard of."""
+
+    incarnation: int
+    heard_at: float
+
+
+@dataclass(frozen=True)
+class Applicant:
+    """One start of a peer that asks for a place in the next roster."""
+
+    incarnation: int
+    subsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Who is there and wants what, whatever the phase of the round."""
+
+    links: Mapping[PeerId, Link] = field(default_factory=dict)
+    applicants: Mapping[PeerId, Applicant] = field(default_factory=dict)
+    departed: frozenset[PeerId] = frozenset()
+    """Roster members that take no part in the next round."""
+    speeds: Mapping[PeerId, float] = field(default_factory=dict)
+    """Newest tokens per second of each peer; 0 when unknown."""
+
+    def is_present(self, entry: RosterEntry) -> bool:
+        """Whether this very start of the member attends; a restarted member is not the one the roster has."""
+        link = self.links.get(entry.peer_id)
+        return link is not None and link.incarnation == entry.incarnation
+
+    def present(self, record: Record) -> frozenset[PeerId]:
+        """Members of the roster that attend."""
+        return frozenset(entry.peer_id for entry in record.roster if self.is_present(entry))
+
+    def heard(self, peer: PeerId, incarnation: int, now: float) -> "Crowd":
+        return replace(self, links={**self.links, peer: Link(incarnation, now)})
+
+    def without(self, gone: Collection[PeerId]) -> "Crowd":
+        return replace(self, links={peer: link for peer, link in self.links.items() if peer not in gone})
+
+    def silent(self, now: float, timeout_seconds: float) -> frozenset[PeerId]:
+        """Who has not been heard of for so long that it counts as gone."""
+        return frozenset(peer for peer, link in self.links.items() if now - link.heard_at > timeout_seconds)
+
+    def applying(self) -> tuple[PeerId, ...]:
+        """Applicants that could be admitted now."""
+        return tuple(
+            sorted(
+                peer
+                for peer, applicant in self.applicants.items()
+                if peer in self.links and self.links[peer].incarnation == applicant.incarnation
+            )
+        )
+
+    def settled(self, record: Record) -> "Crowd":
+        """The crowd once `record` has taken effect: its roster has been admitted, who left has left."""
+        roster = {(entry.peer_id, entry.incarnation) for entry in record.roster}
+        members = {peer for peer, _ in roster}
+        return replace(
+            self,
+            applicants={
+                peer: applicant
+                for peer, applicant in self.applicants.items()
+                if (peer, applicant.incarnation) not in roster and peer in self.links
+            },
+            departed=self.departed & members,
+            speeds={peer: speed for peer, speed in self.speeds.items() if peer in members or peer in self.links},
+        )
+
+
+def fault_in_request(request: AdmissionRequest, manifest: Manifest) -> str | None:
+    """Why nobody can be admitted with this request; None if it is sound."""
+    num_subsets = manifest.training.num_subsets
+    if request.protocol != PROTOCOL_VERSION:
+        return f"it speaks protocol {request.protocol}, and this run speaks {PROTOCOL_VERSION}"
+    if not request.subsets:
+        return "it asks for no subset"
+    if len(set(request.subsets)) != len(request.subsets):
+        return "it asks for a subset twice"
+    if outside := [subset for subset in request.subsets if not 0 <= subset < num_subsets]:
+        return f"it asks for subset {outside[0]}, and there are {num_subsets}"
+    if not (math.isfinite(request.tokens_per_second) and request.tokens_per_second >= 0):
+        return f"its speed of {request.tokens_per_second} tokens/s is none"
+    return None
+
+
+def admit(crowd: Crowd, peer: PeerId, incarnation: int, request: AdmissionRequest) -> Crowd:
+    """Hold a sound request for the next record; it takes back a departure."""
+    return replace(
+        crowd,
+        applicants={**crowd.applicants, peer: Applicant(incarnation, tuple(sorted(request.subsets)))},
+        departed=crowd.departed - {peer},
+        speeds={**crowd.speeds, peer: request.tokens_per_second or crowd.speeds.get(peer, 0.0)},
+    )
+
+
+def depart(crowd: Crowd, peer: PeerId) -> Crowd:
+    """Leave `peer` out of the next roster."""
+    applicants = {other: applicant for other, applicant in crowd.applicants.items() if other != peer}
+    return replace(crowd, applicants=applicants, departed=crowd.departed | {peer})
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A place in the next roster before data is assigned."""
+
+    peer_id: PeerId
+    incarnation: int
+    subsets: tuple[int, ...]
+
+
+def next_seats(record: Record, crowd: Crowd) -> tuple[Seat, ...]:
+    """The next roster in peer-id order: members that attend and stay, then whoever asked and attends."""
+    seats = {
+        peer: Seat(peer, crowd.applicants[peer].incarnation, crowd.applicants[peer].subsets)
+        for peer in crowd.applying()
+    }
+    for entry in record.roster:
+        if crowd.is_present(entry) and entry.peer_id not in crowd.departed:
+            seats[entry.peer_id] = Seat(entry.peer_id, entry.incarnation, entry.subsets)
+    return tuple(seats[peer] for peer in sorted(seats))

@@ -1,0 +1,149 @@
+"""Who does what in a round: order of peers, share of the batch, data ranges, reducers, candidates.
+
+Everything here is a function of what stands in records, so members repeat it and object to a coordinator that
+assigns otherwise.
+"""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spes_peer.identity import PeerId
+from spes_peer.run.layout import Layout
+from spes_peer.run.records import BlockId, BlockReducers, DataRange, Record, RosterEntry, Update
+
+
+def rendezvous(key: str, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """`peers` in an order that depends on `key` and that losing a peer leaves as it is otherwise."""
+    return tuple(sorted(peers, key=lambda peer: hashlib.sha256(f"{peer} {key}".encode()).digest()))
+
+
+def share_batch(speeds: Mapping[PeerId, float], batch_sequences: int) -> dict[PeerId, int]:
+    """Sequences per step for each peer: by speed, largest remainder, at least one; together `batch_sequences`.
+
+    A speed of 0 is unknown and counts as the median of the known ones. With more peers than sequences everybody gets
+    one, and the batch is larger than asked for.
+    """
+    if len(speeds) >= batch_sequences:
+        return dict.fromkeys(speeds, 1)
+    known = [speed for speed in speeds.values() if speed > 0]
+    median = statistics.median(known) if known else 1.0
+    fastest = max(known, default=1.0)
+    weights = {peer: (speed if speed > 0 else median) / fastest for peer, speed in speeds.items()}
+    slow: set[PeerId] = set()  # whose quota is below the one sequence that it gets
+    while True:
+        total = math.fsum(weight for peer, weight in weights.items() if peer not in slow)
+        room = batch_sequences - len(slow)
+        quotas = {peer: room * weight / total for peer, weight in weights.items() if peer not in slow}
+        slower = {peer for peer, quota in quotas.items() if quota < 1}
+        if not slower:
+            break
+        slow |= slower
+    shares = dict.fromkeys(slow, 1) | {peer: int(quota) for peer, quota in quotas.items()}
+    by_remainder = sorted(quotas, key=lambda peer: (shares[peer] - quotas[peer], peer))
+    for peer in by_remainder[: batch_sequences - sum(shares.values())]:
+        shares[peer] += 1
+    return {peer: shares[peer] for peer in speeds}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Positions of the global shuffle that nobody has trained: the returned ones and all from `next_position` on."""
+
+    next_position: int
+    returned: tuple[DataRange, ...]
+
+    def take(self, num_sequences: int) -> tuple[tuple[DataRange, ...], "Pool"]:
+        """Assign so many positions, returned ones first."""
+        taken, returned = split(self.returned, num_sequences)
+        missing = num_sequences - sum(part.num_sequences for part in taken)
+        if not missing:
+            return taken, Pool(self.next_position, returned)
+        end = self.next_position + missing
+        return joined((*taken, DataRange(self.next_position, end))), Pool(end, returned)
+
+
+def split(ranges: Sequence[DataRange], num_sequences: int) -> tuple[tuple[DataRange, ...], tuple[DataRange, ...]]:
+    """The first `num_sequences` positions of `ranges`, and the rest."""
+    first: list[DataRange] = []
+    rest: list[DataRange] = []
+    for part in ranges:
+        cut = min(part.end, part.start + num_sequences)
+        if cut > part.start:
+            first.append(DataRange(part.start, cut))
+        if cut < part.end:
+            rest.append(DataRange(cut, part.end))
+        num_sequences -= cut - part.start
+    return tuple(first), tuple(rest)
+
+
+def joined(ranges: Iterable[DataRange]) -> tuple[DataRange, ...]:
+    """`ranges`, which are disjoint, in order and with neighbours made one."""
+    merged: list[DataRange] = []
+    for part in sorted(ranges, key=lambda part: part.start):
+        if merged and merged[-1].end == part.start:
+            merged[-1] = DataRange(merged[-1].start, part.end)
+        else:
+            merged.append(part)
+    return tuple(merged)
+
+
+def tokens_by_peer(updates: Iterable[Update]) -> dict[PeerId, int]:
+    """Whose training the updates hold, and how many tokens of it."""
+    return {part.peer_id: part.tokens for update in updates for part in update.contributors}
+
+
+def pool_after(record: Record, updates: Iterable[Update], sequence_length: int) -> Pool:
+    """The pool when `updates` close the round that `record` opened.
+
+    A peer trains its ranges in order, so what it has not trained is their end.
+    """
+    tokens = tokens_by_peer(updates)
+    returned = list(record.returned)
+    for entry in record.roster:
+        _, untrained = split(entry.ranges, tokens.get(entry.peer_id, 0) // sequence_length)
+        returned += untrained
+    return Pool(record.next_position, joined(returned))
+
+
+def assign_ranges(needs: Sequence[int], pool: Pool) -> tuple[tuple[tuple[DataRange, ...], ...], Pool]:
+    """Disjoint ranges of so many sequences each, in this order, and what is left."""
+    assigned = []
+    for need in needs:
+        ranges, pool = pool.take(need)
+        assigned.append(ranges)
+    return tuple(assigned), pool
+
+
+def reducer_order(round: int, block: BlockId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Who reduces `block` in `round`, first choice first; changes every round, so that the work goes round."""
+    return rendezvous(f"reduce {round} {block}", peers)
+
+
+def assign_reducers(round: int, roster: Sequence[RosterEntry], layout: Layout) -> tuple[BlockReducers, ...]:
+    """Reducers of every block that several members will offer."""
+    peers = [entry.peer_id for entry in roster]
+    num_owners = {
+        subset: sum(subset in entry.subsets for entry in roster)
+        for subset in range(layout.manifest.training.num_subsets)
+    }
+    per_block = layout.manifest.sync.reducers_per_block
+    assigned = []
+    for block in layout.blocks:
+        subset = layout.subset_of(block)
+        if (len(peers) if subset is None else num_owners[subset]) > 1:
+            assigned.append(BlockReducers(block.id, reducer_order(round, block.id, peers)[:per_block]))
+    return tuple(assigned)
+
+
+def candidates_after(record: Record, round: int, roster: Sequence[RosterEntry]) -> tuple[PeerId, ...]:
+    """Who may coordinate `round`: the organizer's bootstrap nodes as record 0 names them, then the roster.
+
+    Candidates that stand in no roster are bootstrap nodes: those train nothing.
+    """
+    members = {entry.peer_id for entry in record.roster}
+    bootstraps = tuple(peer for peer in record.candidates if peer not in members)
+    peers = (entry.peer_id for entry in roster if entry.peer_id not in bootstraps)
+    return bootstraps + rendezvous(f"coordinate {round}", peers)

@@ -1,0 +1,200 @@
+"""The coordinator's core: a pure function of its state, one event and `now` (Unix seconds).
+
+The daemon or bootstrap node that plays the role feeds it what happens, sends what comes out, and keeps each certified
+record on disk before anything else leaves. No message of a peer raises: a bad one is answered with a `Refusal` that
+says why, and changes nothing.
+
+    state = start(Rules(layout), head, now=time.time())
+    step = on_message(state, signed, message, now=time.time())   # `message` came from `open_any(signed, …)`
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from spes_peer.errors import PeerError
+from spes_peer.identity import PeerId
+from spes_peer.rounds.admission import Crowd, Link, admit, depart, fault_in_request
+from spes_peer.rounds.contributions import fault_in_contribution
+from spes_peer.rounds.messages import (
+    AdmissionRequest,
+    Beat,
+    Contribution,
+    Departure,
+    Holding,
+    RecordSignature,
+    ReduceOrder,
+    Refusal,
+    UpdateReport,
+)
+from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
+from spes_peer.rounds.reducing import fault_in_report, reported
+from spes_peer.rounds.transitions import advance, ask_to_sign, notice_of, opened_by
+from spes_peer.rounds.waiting import waiting as waiting
+from spes_peer.run.chain import check_signature
+from spes_peer.run.records import RosterEntry, SealedRecord
+from spes_peer.run.signed import Signed
+
+
+def start(rules: Rules, head: SealedRecord, now: float, term: int = 0) -> Coordinator:
+    """A coordinator of the round that `head` opened.
+
+    Members of its roster count as present until they have been silent for the coordinator time-out: they may just not
+    have come back yet. A coordinator that starts again must take a term it has not used: members sign once in each.
+    """
+    links = {entry.peer_id: Link(entry.incarnation, now) for entry in head.record.roster}
+    return Coordinator(rules, Crowd(links), head, term, opened_by(head.record, now))
+
+
+def on_time(state: Coordinator, now: float) -> Step:
+    """Time has passed: the silent count as gone, deadlines end waits. Call it about every heartbeat."""
+    silent = state.crowd.silent(now, state.rules.manifest.timing.coordinator_timeout_seconds)
+    return advance(replace(state, crowd=state.crowd.without(silent)), now)
+
+
+def on_connected(state: Coordinator, peer: PeerId, now: float) -> Step:
+    """A node attends; it is told again what the round wants of it. Which start it is, its first message says."""
+    link, entry = state.crowd.links.get(peer), state.head.record.entry_of(peer)
+    incarnation = link.incarnation if link else entry.incarnation if entry else 0
+    state = replace(state, crowd=state.crowd.heard(peer, incarnation, now))
+    step = advance(state, now)
+    return replace(step, outgoing=step.outgoing + _reminders(step.state, peer))
+
+
+def on_gone(state: Coordinator, peer: PeerId, now: float) -> Step:
+    """Its stream has ended. Nobody waits for it from now on; it may come back."""
+    return advance(replace(state, crowd=state.crowd.without({peer})), now)
+
+
+def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> Step:
+    """A member's message: `signed` as it was verified and accepted, `message` what is in it."""
+    sender, link = signed.peer_id, state.crowd.links.get(signed.peer_id)
+    if link is not None and signed.incarnation < link.incarnation:
+        return _refuse(state, sender, f"{signed.kind}: it is of an earlier start of yours")
+    state = replace(state, crowd=state.crowd.heard(sender, signed.incarnation, now))
+    taken = _take(state, signed, message)
+    if isinstance(taken, str):
+        step = advance(state, now)
+        return replace(step, outgoing=(Outgoing(sender, Refusal(taken)), *step.outgoing))
+    return advance(taken, now)
+
+
+def _refuse(state: Coordinator, sender: PeerId, why: str) -> Step:
+    return Step(state, (Outgoing(sender, Refusal(why)),))
+
+
+def _reminders(state: Coordinator, peer: PeerId) -> tuple[Outgoing, ...]:
+    """What `peer` may have missed of the phase."""
+    reminders = tuple(out for out in ask_to_sign(state) if out.to == peer)
+    if isinstance(state.phase, Reducing) and state.head.record.entry_of(peer) is not None:
+        phase, round = state.phase, state.head.round
+        tasks = tuple(one.task for one in phase.reductions.values() if one.task.reducers)
+        notices = [notice_of(phase, round, one.update) for one in phase.reductions.values() if one.update]
+        reminders += (Outgoing(peer, ReduceOrder(round, tasks)), *(replace(out, to=peer) for out in notices))
+    return reminders
+
+
+def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | str:
+    """The state with the message in it, or why it is refused."""
+    match message:
+        case Beat():
+            return state
+        case AdmissionRequest():
+            return _take_request(state, signed, message)
+        case Departure():
+            return replace(state, crowd=depart(state.crowd, signed.peer_id))
+        case Contribution():
+            return _take_contribution(state, signed, message)
+        case UpdateReport():
+            return _take_report(state, signed, message)
+        case Holding():
+            return _take_holding(state, signed, message)
+        case RecordSignature():
+            return _take_signature(state, signed, message)
+        case _:
+            return f"{signed.kind}: a coordinator takes no such message"
+
+
+def _take_request(state: Coordinator, signed: Signed, request: AdmissionRequest) -> Coordinator | str:
+    if isinstance(state.phase, Finished):
+        return f"admission: the run has ended with record {state.head.round}"
+    if fault := fault_in_request(request, state.rules.manifest):
+        return f"admission: {fault}"
+    return replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request))
+
+
+def _member(state: Coordinator, signed: Signed) -> RosterEntry | str:
+    """The sender's place in the open round, or why it has none."""
+    entry = state.head.record.entry_of(signed.peer_id)
+    if entry is None:
+        return f"the sender is not on the roster of round {state.head.round}"
+    if entry.incarnation != signed.incarnation:
+        return f"the roster of round {state.head.round} has an earlier start of the sender; ask to be admitted"
+    return entry
+
+
+def _take_contribution(state: Coordinator, signed: Signed, contribution: Contribution) -> Coordinator | str:
+    prefix = f"contribution to round {contribution.round}"
+    entry = _member(state, signed)
+    if isinstance(entry, str):
+        return f"{prefix}: {entry}"
+    if fault := fault_in_contribution(contribution, entry, state.head.round, state.rules.layout):
+        return f"{prefix}: {fault}"
+    phase, sender = state.phase, signed.peer_id
+    if isinstance(phase, Training | Reducing) and sender in phase.contributions:
+        same = phase.contributions[sender] == contribution
+        return state if same else f"{prefix}: the sender has made another one before"
+    if not isinstance(phase, Training):
+        return f"{prefix}: contributions are closed"
+    crowd = replace(state.crowd, speeds={**state.crowd.speeds, sender: contribution.tokens_per_second})
+    phase = replace(phase, contributions={**phase.contributions, sender: contribution})
+    return replace(state, crowd=crowd, phase=phase)
+
+
+def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Coordinator | str:
+    prefix = f"update of {report.block} in round {report.round}"
+    entry = _member(state, signed)
+    if isinstance(entry, str):
+        return f"{prefix}: {entry}"
+    phase = state.phase
+    if report.round != state.head.round or not isinstance(phase, Reducing):
+        return f"{prefix}: nothing is being averaged in it"
+    reduction = phase.reductions.get(report.block)
+    if fault := fault_in_report(report, signed.peer_id, reduction, state.rules.layout):
+        return f"{prefix}: {fault}"
+    assert reduction is not None  # fault_in_report has refused it
+    reductions = {**phase.reductions, report.block: reported(reduction, signed.peer_id, report)}
+    phase = replace(phase, reductions=reductions)
+    update = reduction.update
+    if update is not None and update.blob == report.blob:  # late, but it has the agreed update
+        holders = phase.holders_of(update.blob) | {signed.peer_id}
+        phase = replace(phase, holders={**phase.holders, update.blob: holders})
+    return replace(state, phase=phase)
+
+
+def _take_holding(state: Coordinator, signed: Signed, holding: Holding) -> Coordinator | str:
+    """Note who has what. A word about a round that is over already is late, not wrong."""
+    if holding.round > state.head.round:
+        return f"holdings of round {holding.round}: round {state.head.round} is open"
+    phase = state.phase
+    if holding.round < state.head.round or not isinstance(phase, Reducing):
+        return state
+    entry = _member(state, signed)
+    if isinstance(entry, str):
+        return f"holdings of round {holding.round}: {entry}"
+    wanted = {one.update.blob for one in phase.reductions.values() if one.update is not None}
+    said = {blob: phase.holders_of(blob) | {signed.peer_id} for blob in holding.blobs if blob in wanted}
+    return replace(state, phase=replace(phase, holders={**phase.holders, **said}))
+
+
+def _take_signature(state: Coordinator, signed: Signed, signature: RecordSignature) -> Coordinator | str:
+    """A signature that comes when the record has taken effect already is late, not wrong."""
+    if signature.round <= state.head.round:
+        return state
+    phase, prefix = state.phase, f"signature under record {signature.round}"
+    if not isinstance(phase, Closing):
+        return f"{prefix}: no record is proposed"
+    try:
+        check_signature(signed, phase.proposal, state.term, state.voters)
+    except PeerError as error:
+        return f"{prefix}: {error}"
+    return replace(state, phase=replace(phase, signatures={**phase.signatures, signed.peer_id: signed}))

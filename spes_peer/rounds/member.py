@@ -1,0 +1,238 @@
+"""What a member checks before it signs a record: everything that it can compute or has seen itself.
+
+A chain of small rules, the first objection counts. What is left to the coordinator's judgement is who is on the
+roster, which updates are listed, and the losses; a listed update that this member does not hold yet is fine.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from spes_peer.identity import PeerId
+from spes_peer.rounds.assignment import assign_ranges, assign_reducers, candidates_after, pool_after, tokens_by_peer
+from spes_peer.rounds.ballot import Ballot as Ballot
+from spes_peer.rounds.messages import Contribution
+from spes_peer.rounds.proposal import merge_alpha, step_after
+from spes_peer.run.chain import is_more_than_half
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import RECORD_VERSION, BlockId, DataRange, Record, SealedRecord, Update
+
+_SECONDS_OFF = 1.0  # rounding of a deadline
+
+
+@dataclass(frozen=True)
+class Own:
+    """What this member knows itself of the round that the proposal closes."""
+
+    peer_id: PeerId
+    contribution: Contribution | None = None
+    reports: Mapping[BlockId, str] = field(default_factory=dict)
+    """Blobs of the updates that it reported as a reducer."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A proposal and all it is judged by."""
+
+    record: Record
+    head: SealedRecord
+    own: Own
+    layout: Layout
+    sender: PeerId
+
+    @cached_property
+    def tokens(self) -> dict[PeerId, int]:
+        return tokens_by_peer(self.record.updates)
+
+    @property
+    def previous(self) -> Record:
+        return self.head.record
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.layout.manifest
+
+
+def objections(proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout, sender: PeerId) -> str | None:
+    """Why this member should not sign what `sender` proposes behind `head`; None if it should."""
+    case = _Case(proposal.record, head, own, layout, sender)
+    return next((reason for rule in _RULES if (reason := rule(case)) is not None), None)
+
+
+def _place(case: _Case) -> str | None:
+    record, previous = case.record, case.previous
+    if record.version != RECORD_VERSION:
+        return f"the record has version {record.version}, and this program makes {RECORD_VERSION}"
+    if record.run_id != previous.run_id:
+        return "the record is of another run"
+    if previous.is_final:
+        return f"the run has ended with record {previous.round}"
+    if record.round != previous.round + 1:
+        return f"record {record.round} does not follow record {previous.round}"
+    if record.previous_hash != case.head.hash:
+        return f"the record follows another record {previous.round} than ours"
+    if case.sender not in previous.candidates:
+        return f"{case.sender} is no candidate for coordinator in record {previous.round}"
+    if record.genesis:
+        return "only record 0 names genesis blocks"
+    return None
+
+
+def _counters(case: _Case) -> str | None:
+    record, manifest = case.record, case.manifest
+    if record.step != (step := step_after(case.previous, manifest)):
+        return f"the step counter is {record.step} and should be {step}"
+    if record.step >= manifest.training.total_steps and not record.is_final:
+        return f"the run has {manifest.training.total_steps} steps, and the record goes on"
+    if record.merge_alpha != (alpha := merge_alpha(case.previous, manifest)):
+        return f"merge α is {record.merge_alpha} and should be {alpha}"
+    if abs(record.deadline_at - record.opened_at - manifest.timing.round_seconds) > _SECONDS_OFF:
+        return f"the round does not last {manifest.timing.round_seconds:g} s"
+    return None
+
+
+def _roster(case: _Case) -> str | None:
+    record, training = case.record, case.manifest.training
+    peers = [entry.peer_id for entry in record.roster]
+    if peers != sorted(set(peers)):
+        return "the roster is not in peer-id order or names a peer twice"
+    for entry in record.roster:
+        subsets = entry.subsets
+        if not subsets or list(subsets) != sorted(set(subsets)):
+            return f"the subsets of {entry.peer_id} are none, or not in order, or one is there twice"
+        if subsets[0] < 0 or subsets[-1] >= training.num_subsets:
+            return f"{entry.peer_id} has a subset that does not exist"
+        if (entry.sequences_per_step == 0) != record.is_final:
+            return f"{entry.peer_id} trains {entry.sequences_per_step} sequences per step"
+    shared = sum(entry.sequences_per_step for entry in record.roster)
+    batch = 0 if record.is_final or not peers else max(training.batch_sequences, len(peers))
+    return None if shared == batch else f"the members share a batch of {shared} sequences instead of {batch}"
+
+
+def _ranges(case: _Case) -> str | None:
+    record = case.record
+    assigned = [part for entry in record.roster for part in entry.ranges]
+    if (overlapping := _overlap(assigned)) is not None:
+        return f"two members have position {overlapping} of the data"
+    pool = pool_after(case.previous, record.updates, case.manifest.model.sequence_length)
+    if trained := [part for part in assigned if not _is_in(part, (*pool.returned, _all_from(pool.next_position)))]:
+        return f"positions [{trained[0].start}, {trained[0].end}) have been assigned before"
+    needs = [entry.sequences_per_step * case.manifest.training.steps_per_round for entry in record.roster]
+    ranges, rest = assign_ranges(needs, pool)
+    for entry, expected in zip(record.roster, ranges, strict=True):
+        if entry.ranges != expected:
+            return f"the ranges of {entry.peer_id} are not the next ones of the data"
+    if (record.next_position, record.returned) != (rest.next_position, rest.returned):
+        return "the positions that remain are not those that nobody has"
+    return None
+
+
+def _all_from(position: int) -> DataRange:
+    return DataRange(position, 2**64)
+
+
+def _overlap(ranges: list[DataRange]) -> int | None:
+    ordered = sorted(ranges, key=lambda part: part.start)
+    for one, following in itertools.pairwise(ordered):
+        if following.start < one.end:
+            return following.start
+    return None
+
+
+def _is_in(part: DataRange, free: tuple[DataRange, ...]) -> bool:
+    """Whether all of `part` is free; free ranges that touch are one."""
+    position = part.start
+    for one in sorted(free, key=lambda one: one.start):
+        if one.start <= position < one.end:
+            position = one.end
+    return position >= part.end
+
+
+def _roles(case: _Case) -> str | None:
+    record = case.record
+    if record.reducers != assign_reducers(record.round, record.roster, case.layout):
+        return "the reducers are not those of the rendezvous order"
+    if record.candidates != candidates_after(case.previous, record.round, record.roster):
+        return "the candidates are not the bootstrap nodes and then the roster in rendezvous order"
+    return None
+
+
+def _updates(case: _Case) -> str | None:
+    record, layout = case.record, case.layout
+    listed = [update.block for update in record.updates]
+    if unknown := [block for block in listed if block not in layout.by_id]:
+        return f"there is no block {unknown[0]}"
+    if listed != [block.id for block in layout.blocks if block.id in set(listed)]:
+        return "the updates are not in block order, or one block is there twice"
+    for update in record.updates:
+        if reason := _fault_in_update(update, case):
+            return f"the update of {update.block}: {reason}"
+    if record.tokens != (tokens := sum(case.tokens.values())):
+        return f"the record counts {record.tokens} tokens, and its updates hold {tokens}"
+    return None
+
+
+def _fault_in_update(update: Update, case: _Case) -> str | None:
+    layout, previous = case.layout, case.previous
+    block = layout.by_id[update.block]
+    if update.size_bytes != layout.encoded_bytes(block):
+        return f"it has {update.size_bytes} bytes instead of {layout.encoded_bytes(block)}"
+    peers = [part.peer_id for part in update.contributors]
+    if peers != sorted(set(peers)):
+        return "its contributors are not in peer-id order, or one is there twice"
+    subset = layout.subset_of(block)
+    for part in update.contributors:
+        entry = previous.entry_of(part.peer_id)
+        if entry is None:
+            return f"{part.peer_id} contributed and is not on the roster"
+        if subset is not None and subset not in entry.subsets:
+            return f"{part.peer_id} contributed and does not own the expert"
+        assigned = sum(one.num_sequences for one in entry.ranges) * layout.manifest.model.sequence_length
+        if part.tokens > assigned:
+            return f"{part.peer_id} counts {part.tokens} tokens and was assigned {assigned}"
+        if part.tokens != case.tokens[part.peer_id]:
+            return f"{part.peer_id} counts different tokens in different updates"
+    if len(set(update.reducers)) != len(update.reducers) or any(
+        previous.entry_of(peer) is None for peer in update.reducers
+    ):
+        return "its reducers are not members, or one is there twice"
+    return "several contributed and nobody reduced" if not update.reducers and len(peers) > 1 else None
+
+
+def _own_work(case: _Case) -> str | None:
+    """What this member did itself stands in the record as it was, or not at all."""
+    own = case.own
+    offers = {} if own.contribution is None else {offer.block: offer.blob for offer in own.contribution.offers}
+    for update in case.record.updates:
+        part = next((part for part in update.contributors if part.peer_id == own.peer_id), None)
+        if part is not None and (own.contribution is None or part.tokens != own.contribution.tokens):
+            return f"the update of {update.block} counts tokens of ours that we did not contribute"
+        if part is not None and not update.reducers and update.blob != offers.get(update.block):
+            return f"the update of {update.block} is not the offer that we made"
+        if own.peer_id in update.reducers and update.blob != own.reports.get(update.block):
+            return f"the update of {update.block} is not what we found as its reducer"
+    return None
+
+
+def _root(case: _Case) -> str | None:
+    own, record = case.own.contribution, case.record
+    if own is None or own.state_root == record.state_root:
+        return None
+    counted = case.tokens.get(case.own.peer_id, 0)
+    if counted and is_more_than_half(counted, of=record.tokens):
+        return f"most tokens are ours and stood on state root {own.state_root[:12]}, not on {record.state_root[:12]}"
+    return None
+
+
+_RULES: tuple[Callable[[_Case], str | None], ...] = (
+    _place,
+    _counters,
+    _roster,
+    _updates,
+    _ranges,
+    _roles,
+    _own_work,
+    _root,
+)

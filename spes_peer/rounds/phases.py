@@ -1,0 +1,132 @@
+"""The coordinator's state: frozen values, each phase with the data that is valid only in it.
+
+    Admitting ──enough applicants──► Closing ──more than half signed──► Training ──► Reducing ──► Closing ──► …
+                                                                                        Closing ──► Finished
+
+`Closing` is the phase in which a proposed record gathers signatures. A record with an empty roster, from which
+everybody has gone, leads back to `Admitting`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spes_peer.blobs import BlobName
+from spes_peer.identity import PeerId
+from spes_peer.rounds.admission import Crowd
+from spes_peer.rounds.contributions import Contributions
+from spes_peer.rounds.reducing import Reduction
+from spes_peer.run.chain import electorate
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
+from spes_peer.run.signed import Signed
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What does not change during a run."""
+
+    layout: Layout
+    finish_after: int | None = None
+    """End the run with the record that closes this round, whatever the manifest says (for demos)."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.layout.manifest
+
+
+@dataclass(frozen=True)
+class Admitting:
+    """Nobody is on the roster; newcomers gather."""
+
+    since_at: float
+    name: str = "admitting"
+
+
+@dataclass(frozen=True)
+class Training:
+    """Members train; sound contributions come in."""
+
+    since_at: float
+    contributions: Contributions = field(default_factory=dict)
+    name: str = "training"
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """Contributions are closed; blocks are averaged and spread."""
+
+    since_at: float
+    contributions: Contributions
+    """Those that count."""
+    reductions: Mapping[BlockId, Reduction]
+    holders: Mapping[BlobName, frozenset[PeerId]] = field(default_factory=dict)
+    """Who has which update."""
+    name: str = "reducing"
+
+    def holders_of(self, blob: BlobName) -> frozenset[PeerId]:
+        return self.holders.get(blob, frozenset())
+
+
+@dataclass(frozen=True)
+class Closing:
+    """A record is proposed and gathers signatures."""
+
+    since_at: float
+    proposal: SealedRecord
+    asked_at: float
+    """When those who have not signed were last asked."""
+    signatures: Mapping[PeerId, Signed] = field(default_factory=dict)
+    name: str = "closing"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last record has taken effect."""
+
+    since_at: float
+    name: str = "finished"
+
+
+Phase = Admitting | Training | Reducing | Closing | Finished
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Everything a coordinator knows."""
+
+    rules: Rules
+    crowd: Crowd
+    head: SealedRecord
+    """The newest record that has taken effect; its round is the open one."""
+    term: int
+    phase: Phase
+
+    @property
+    def present(self) -> frozenset[PeerId]:
+        """Members of the open round that attend."""
+        return self.crowd.present(self.head.record)
+
+    @property
+    def voters(self) -> tuple[PeerId, ...]:
+        """Whose signatures the proposal needs; nobody's outside of `Closing`."""
+        return electorate(self.phase.proposal.record, self.head.record) if isinstance(self.phase, Closing) else ()
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to send."""
+
+    to: PeerId | None
+    """None: to everybody who attends."""
+    message: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an event leads to. Send `outgoing` in order, but only once `certified` is on disk."""
+
+    state: Coordinator
+    outgoing: tuple[Outgoing, ...] = ()
+    certified: CertifiedRecord | None = None

@@ -1,0 +1,91 @@
+"""The next record, from what a round brought. What a member can compute it computes too, with these functions."""
+
+from collections.abc import Sequence
+
+from spes_peer.rounds.admission import Seat
+from spes_peer.rounds.assignment import (
+    assign_ranges,
+    assign_reducers,
+    candidates_after,
+    pool_after,
+    share_batch,
+    tokens_by_peer,
+)
+from spes_peer.rounds.contributions import Findings
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import RECORD_VERSION, Record, RosterEntry, SealedRecord, Update
+
+
+def step_after(record: Record, manifest: Manifest) -> int:
+    """Local steps of the run when the round that `record` opened is over; a round without a roster has none."""
+    return record.step + (manifest.training.steps_per_round if record.roster else 0)
+
+
+def merge_alpha(record: Record, manifest: Manifest) -> float:
+    """Strength of the expert merge that ends the round of `record`: α0 (1 − t / T_w) at steps t that are due.
+
+    SPES §1.4: due when t is a multiple of the merge interval and below the length T_w of the warm-up.
+    """
+    sync, step = manifest.sync, step_after(record, manifest)
+    if not record.roster or step % sync.merge_interval_steps or step >= sync.merge_warmup_steps:
+        return 0.0
+    return sync.merge_alpha * (1 - step / sync.merge_warmup_steps)
+
+
+def untrained_findings(record: Record) -> Findings:
+    """Behind a round that nobody trained: the root is known only if `record` changed nothing."""
+    changed = record.updates or record.merge_alpha
+    return Findings("" if changed else record.state_root, -1.0, -1.0)
+
+
+def next_record(
+    head: SealedRecord,
+    updates: Sequence[Update],
+    findings: Findings,
+    seats: Sequence[Seat],
+    speeds: Sequence[float],
+    layout: Layout,
+    finish_after: int | None,
+    now: float,
+) -> Record:
+    """Close the round that `head` opened with `updates` (in block order) and open the next for `seats`.
+
+    `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
+    """
+    manifest, record = layout.manifest, head.record
+    step = step_after(record, manifest)
+    is_final = step >= manifest.training.total_steps or (finish_after is not None and record.round >= finish_after)
+    shares = share_batch(
+        dict(zip((seat.peer_id for seat in seats), speeds, strict=True)), manifest.training.batch_sequences
+    )
+    per_step = [0 if is_final else shares[seat.peer_id] for seat in seats]
+    ranges, pool = assign_ranges(
+        [count * manifest.training.steps_per_round for count in per_step],
+        pool_after(record, updates, manifest.model.sequence_length),
+    )
+    roster = tuple(
+        RosterEntry(seat.peer_id, seat.incarnation, seat.subsets, assigned, count)
+        for seat, assigned, count in zip(seats, ranges, per_step, strict=True)
+    )
+    return Record(
+        version=RECORD_VERSION,
+        run_id=record.run_id,
+        round=record.round + 1,
+        previous_hash=head.hash,
+        state_root=findings.state_root,
+        held_out_loss=findings.held_out_loss,
+        train_loss=findings.train_loss,
+        tokens=sum(tokens_by_peer(updates).values()),
+        step=step,
+        updates=tuple(updates),
+        merge_alpha=merge_alpha(record, manifest),
+        roster=roster,
+        reducers=assign_reducers(record.round + 1, roster, layout),
+        candidates=candidates_after(record, record.round + 1, roster),
+        next_position=pool.next_position,
+        returned=pool.returned,
+        opened_at=now,
+        deadline_at=now + manifest.timing.round_seconds,
+        is_final=is_final,
+    )

@@ -1,0 +1,220 @@
+"""From contributions to updates: who averages which offers, when a result counts, and when it may be listed.
+
+Reducing is a deterministic function of the offers, so reducers that disagree do not differ in opinion: one is wrong,
+and a further one decides. The rules, each a function below:
+
+- a block with one offer needs no reducer: the offer is the update;
+- a result counts once more than half of the reducers that answered, or still can, found it;
+- a reducer that is gone, or silent for its patience, is not waited for;
+- when no result can count, the next peer in the block's rendezvous order is asked;
+- offers that the agreeing reducers rejected are not in the update, and what only their makers offered is dropped;
+- an update may be listed once two others than its maker, or all there are, hold it.
+
+What a rejected peer offered of *other* blocks stays if those blocks' reducers found it sound: dropping it too would
+mean to average those blocks again.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from spes_peer.blobs import BlobName, check_name
+from spes_peer.errors import BadMessage
+from spes_peer.identity import PeerId
+from spes_peer.rounds.assignment import reducer_order
+from spes_peer.rounds.contributions import Contributions, clips_by_group
+from spes_peer.rounds.messages import ReduceInput, ReduceTask, UpdateReport
+from spes_peer.run.layout import Layout
+from spes_peer.run.records import BlockId, Contributor, Update
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The way of one block to its update."""
+
+    task: ReduceTask
+    """Without reducers for an only offer."""
+    asked_at: float
+    """When the newest reducers were asked."""
+    overdue: frozenset[PeerId] = frozenset()
+    """Reducers whose time was over when a further one was asked; their word still counts if it comes."""
+    reports: Mapping[PeerId, UpdateReport] = field(default_factory=dict)
+    update: Update | None = None
+    gave_up: bool = False
+    """No update of this block in this round."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self.update is not None or self.gave_up
+
+    @property
+    def rejected(self) -> frozenset[PeerId]:
+        """Whose offers the reducers that agreed left out."""
+        if self.update is None:
+            return frozenset()
+        counted = {part.peer_id for part in self.update.contributors}
+        return frozenset(part.peer_id for part in self.task.inputs if part.peer_id not in counted)
+
+
+def reductions_of(contributions: Contributions, layout: Layout, round: int, now: float) -> dict[BlockId, Reduction]:
+    """One reduction for each block that anybody offers, in block order; `contributions` are all from present peers."""
+    clips = clips_by_group(contributions, layout)
+    offers: dict[BlockId, list[ReduceInput]] = {}
+    for peer in sorted(contributions):
+        part = contributions[peer]
+        for offer in part.offers:
+            clip = clips[layout.by_id[offer.block].expert, peer]
+            offers.setdefault(offer.block, []).append(
+                ReduceInput(peer, offer.blob, offer.size_bytes, offer.norm, part.tokens, clip)
+            )
+    per_block = layout.manifest.sync.reducers_per_block
+    return {
+        block.id: _begun(block.id, tuple(offers[block.id]), tuple(contributions), round, per_block, now)
+        for block in layout.blocks
+        if block.id in offers
+    }
+
+
+def _begun(
+    block: BlockId,
+    inputs: tuple[ReduceInput, ...],
+    peers: Sequence[PeerId],
+    round: int,
+    reducers_per_block: int,
+    now: float,
+) -> Reduction:
+    if len(inputs) > 1:
+        return Reduction(ReduceTask(block, reducer_order(round, block, peers)[:reducers_per_block], inputs), now)
+    only = inputs[0]
+    update = Update(block, only.blob, only.size_bytes, (_contributor(only),), ())
+    return Reduction(ReduceTask(block, (), inputs), now, update=update)
+
+
+def _contributor(part: ReduceInput) -> Contributor:
+    return Contributor(part.peer_id, part.tokens, part.clip)
+
+
+def fault_in_report(report: UpdateReport, sender: PeerId, reduction: Reduction | None, layout: Layout) -> str | None:
+    """Why this cannot be a result of a reducer's work; None if it can."""
+    if reduction is None or sender not in reduction.task.reducers:
+        return f"{report.block} is not the sender's to reduce"
+    inputs = {part.peer_id for part in reduction.task.inputs}
+    if not inputs.issuperset(report.rejected):
+        return f"it rejects an offer of {report.block} that nobody made"
+    if not report.blob:
+        return None
+    try:
+        check_name(report.blob)
+    except BadMessage as error:
+        return str(error)
+    if report.size_bytes != (size := layout.encoded_bytes(layout.by_id[report.block])):
+        return f"its update of {report.block} has {report.size_bytes} bytes instead of {size}"
+    if inputs == set(report.rejected):
+        return f"it has an update of {report.block} although it rejects all offers"
+    known = reduction.reports.get(sender)
+    if known is not None and _result(known) != _result(report):
+        return f"the sender has reported another update of {report.block} before"
+    return None
+
+
+_Result = tuple[str, frozenset[PeerId]]
+
+
+def _result(report: UpdateReport) -> _Result:
+    return report.blob, frozenset(report.rejected)
+
+
+def reported(reduction: Reduction, sender: PeerId, report: UpdateReport) -> Reduction:
+    return replace(reduction, reports={**reduction.reports, sender: report})
+
+
+def settle(
+    reduction: Reduction,
+    layout: Layout,
+    round: int,
+    present: Collection[PeerId],
+    able: Collection[PeerId],
+    now: float,
+    patience_seconds: float,
+) -> Reduction:
+    """What becomes of a block: its update, a further reducer, nothing at all, or the same as before.
+
+    `present` are members that attend, `able` those of them that contributed and so can be asked to reduce.
+    """
+    if reduction.is_settled:
+        return reduction
+    task = reduction.task
+    waited_for = still_working(reduction, present, now, patience_seconds)
+    by_result: dict[_Result, list[PeerId]] = {}
+    for peer in task.reducers:
+        report = reduction.reports.get(peer)
+        if report is not None and report.blob:
+            by_result.setdefault(_result(report), []).append(peer)
+    num_votes = sum(len(peers) for peers in by_result.values())
+    for (blob, rejected), peers in by_result.items():
+        if 2 * len(peers) > num_votes + len(waited_for):
+            return replace(reduction, update=_agreed(task, blob, rejected, peers, layout))
+    if waited_for:
+        return reduction
+    order = reducer_order(round, task.block, able)
+    further = next((peer for peer in order if peer not in task.reducers), None)
+    if further is None or len(task.reducers) > 2 * layout.manifest.sync.reducers_per_block:
+        return replace(reduction, gave_up=True)
+    return replace(
+        reduction,
+        task=replace(task, reducers=(*task.reducers, further)),
+        asked_at=now,
+        overdue=frozenset(task.reducers) - reduction.reports.keys(),
+    )
+
+
+def still_working(
+    reduction: Reduction, present: Collection[PeerId], now: float, patience_seconds: float
+) -> tuple[PeerId, ...]:
+    """Reducers that are there, have not reported, and still have time."""
+    if reduction.is_settled or now >= reduction.asked_at + patience_seconds:
+        return ()
+    absent = reduction.overdue | reduction.reports.keys()
+    return tuple(peer for peer in reduction.task.reducers if peer in present and peer not in absent)
+
+
+def _agreed(
+    task: ReduceTask, blob: str, rejected: frozenset[PeerId], reducers: Sequence[PeerId], layout: Layout
+) -> Update:
+    contributors = tuple(_contributor(part) for part in task.inputs if part.peer_id not in rejected)
+    size_bytes = layout.encoded_bytes(layout.by_id[task.block])
+    return Update(task.block, BlobName(blob), size_bytes, contributors, tuple(reducers))
+
+
+def makers_of(update: Update) -> tuple[PeerId, ...]:
+    """Who had the blob first: the reducers that got it, or who made the only offer."""
+    return update.reducers or (update.contributors[0].peer_id,)
+
+
+def dropped(reductions: Iterable[Reduction]) -> dict[PeerId, BlockId]:
+    """Peers with a rejected offer, each with the first block of which it was."""
+    peers: dict[PeerId, BlockId] = {}
+    for reduction in reductions:
+        for peer in reduction.rejected:
+            peers.setdefault(peer, reduction.task.block)
+    return peers
+
+
+def is_dropped(update: Update, peers: Collection[PeerId]) -> bool:
+    """Whether this is an only offer of a peer of which another offer was rejected."""
+    return not update.reducers and update.contributors[0].peer_id in peers
+
+
+def missing_holders(update: Update, holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> AbstractSet[PeerId]:
+    """Who should still fetch the update before it may be listed; nobody if two others than its maker hold it."""
+    others = present - {makers_of(update)[0]}
+    return others - holders if len(others & holders) < min(2, len(others)) else frozenset()
+
+
+def is_lost(holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
+    """Whether nobody who is there has it: then nobody can fetch it, and nobody waits for it."""
+    return holders.isdisjoint(present)
+
+
+def is_listable(update: Update, holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
+    return not is_lost(holders, present) and not missing_holders(update, holders, present)

@@ -1,0 +1,226 @@
+"""How the phases of a round end and what begins then. Each function is one phase's `Coordinator → Step`.
+
+Nobody waits for the dead: who no longer attends ends the wait for it at once; the deadline ends it for the silent.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from spes_peer.identity import PeerId
+from spes_peer.rounds.admission import next_seats
+from spes_peer.rounds.contributions import Contributions, Findings, findings_in, majority_root
+from spes_peer.rounds.messages import Proposal, ReduceOrder, Refusal, UpdateNotice
+from spes_peer.rounds.phases import (
+    Admitting,
+    Closing,
+    Coordinator,
+    Finished,
+    Outgoing,
+    Phase,
+    Reducing,
+    Step,
+    Training,
+)
+from spes_peer.rounds.proposal import next_record, untrained_findings
+from spes_peer.rounds.reducing import (
+    Reduction,
+    dropped,
+    is_dropped,
+    is_listable,
+    is_lost,
+    makers_of,
+    reductions_of,
+    settle,
+)
+from spes_peer.run.chain import is_more_than_half
+from spes_peer.run.records import CertifiedRecord, Record, Update
+
+
+def advance(state: Coordinator, now: float) -> Step:
+    """Go on for as long as a phase can end. At most one record takes effect in a call."""
+    outgoing: tuple[Outgoing, ...] = ()
+    certified: CertifiedRecord | None = None
+    while certified is None:
+        step = _advance_once(state, now)
+        if step.state == state:
+            break
+        state, certified = step.state, step.certified
+        outgoing += step.outgoing
+    return Step(state, outgoing, certified)
+
+
+def _advance_once(state: Coordinator, now: float) -> Step:
+    match state.phase:
+        case Admitting():
+            return _advance_admitting(state, now)
+        case Training() as phase:
+            return _advance_training(state, phase, now)
+        case Reducing() as phase:
+            return _advance_reducing(state, phase, now)
+        case Closing() as phase:
+            return _advance_closing(state, phase, now)
+        case Finished():
+            return Step(state)
+
+
+def opened_by(record: Record, now: float) -> Phase:
+    """The phase in which a record's round begins."""
+    if record.is_final:
+        return Finished(now)
+    return Training(now) if record.roster else Admitting(now)
+
+
+def needed_applicants(state: Coordinator) -> int:
+    """The manifest's number opens round 1; later, when all have gone, whoever comes goes on."""
+    return state.rules.manifest.run.min_peers if state.head.round == 0 else 1
+
+
+def _advance_admitting(state: Coordinator, now: float) -> Step:
+    if len(state.crowd.applying()) < needed_applicants(state):
+        return Step(state)
+    return _propose(state, (), untrained_findings(state.head.record), now)
+
+
+def usable(state: Coordinator, phase: Training) -> Contributions:
+    """Contributions whose makers still attend: nobody could fetch the others' offers."""
+    present = state.present
+    return {peer: contribution for peer, contribution in phase.contributions.items() if peer in present}
+
+
+def _advance_training(state: Coordinator, phase: Training, now: float) -> Step:
+    contributions = usable(state, phase)
+    if not is_more_than_half(len(contributions), of=len(state.head.record.roster)):
+        return Step(state)
+    if len(contributions) < len(state.present) and now < state.head.record.deadline_at:
+        return Step(state)
+    return _begin_reducing(state, contributions, now)
+
+
+def _begin_reducing(state: Coordinator, contributions: Contributions, now: float) -> Step:
+    """Close contributions. Those on another root than most are deltas to something else and count for nothing."""
+    root, round = majority_root(contributions), state.head.round
+    counting = {peer: part for peer, part in contributions.items() if part.state_root == root}
+    refusals = tuple(
+        Outgoing(
+            peer,
+            Refusal(
+                f"contribution to round {round}: it stands on state root {contributions[peer].state_root[:12]}, "
+                f"and most tokens on {root[:12]}; repair your state"
+            ),
+        )
+        for peer in sorted(contributions.keys() - counting.keys())
+    )
+    reductions = reductions_of(counting, state.rules.layout, round, now)
+    order = ReduceOrder(round, tuple(one.task for one in reductions.values() if one.task.reducers))
+    phase = Reducing(now, counting, reductions)
+    only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
+    for update in only_offers:
+        phase = holding(phase, update)
+    notices = tuple(notice_of(phase, round, update) for update in only_offers)
+    return Step(replace(state, phase=phase), (*refusals, Outgoing(None, order), *notices))
+
+
+def holding(phase: Reducing, update: Update) -> Reducing:
+    """Those who made an update have it."""
+    holders = phase.holders_of(update.blob) | set(makers_of(update))
+    return replace(phase, holders={**phase.holders, update.blob: holders})
+
+
+def notice_of(phase: Reducing, round: int, update: Update) -> Outgoing:
+    holders = tuple(sorted(phase.holders_of(update.blob)))
+    return Outgoing(None, UpdateNotice(round, update.block, update.blob, update.size_bytes, holders))
+
+
+def reduce_until(state: Coordinator, phase: Reducing) -> float:
+    """Unix seconds at which the reduce ends with what is there."""
+    return phase.since_at + state.rules.manifest.timing.round_grace_seconds
+
+
+def patience_seconds(state: Coordinator) -> float:
+    """How long a reducer may be silent: half of the grace, so that the rest remains to fetch what others made."""
+    return state.rules.manifest.timing.round_grace_seconds / 2
+
+
+def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
+    phase, outgoing = _settle_all(state, phase, now)
+    state = replace(state, phase=phase)
+    present = state.present
+    if now < reduce_until(state, phase) and any(awaited_blocks(phase, present)):
+        return Step(state, outgoing)
+    out = dropped(phase.reductions.values())
+    listed = [
+        update
+        for one in phase.reductions.values()
+        if (update := one.update) is not None
+        and not is_dropped(update, out)
+        and is_listable(update, phase.holders_of(update.blob), present)
+    ]
+    step = _propose(state, tuple(listed), findings_in(phase.contributions.values()), now)
+    return replace(step, outgoing=outgoing + step.outgoing)
+
+
+def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reducing, tuple[Outgoing, ...]]:
+    present, round = state.present, state.head.round
+    able = present & phase.contributions.keys()
+    known_bad = dropped(phase.reductions.values())
+    outgoing: list[Outgoing] = []
+    for block, before in phase.reductions.items():
+        after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
+        if after == before:
+            continue
+        phase = replace(phase, reductions={**phase.reductions, block: after})
+        if after.update is not None:
+            phase = holding(phase, after.update)
+            outgoing.append(notice_of(phase, round, after.update))
+        elif not after.gave_up:
+            outgoing.append(Outgoing(None, ReduceOrder(round, (after.task,))))
+    for peer, block in dropped(phase.reductions.values()).items():
+        if peer not in known_bad:
+            why = f"contribution to round {round}: reducers found that your offer of {block} is not what it claims"
+            outgoing.append(Outgoing(peer, Refusal(why)))
+    return phase, tuple(outgoing)
+
+
+def awaited_blocks(phase: Reducing, present: frozenset[PeerId]) -> Iterator[Reduction]:
+    """Blocks for which waiting can still bring an update into the record."""
+    out = dropped(phase.reductions.values())
+    return (one for one in phase.reductions.values() if _is_awaited(one, phase, present, out))
+
+
+def _is_awaited(one: Reduction, phase: Reducing, present: frozenset[PeerId], out: Collection[PeerId]) -> bool:
+    if one.update is None:
+        return not one.gave_up
+    holders = phase.holders_of(one.update.blob)
+    if is_dropped(one.update, out) or is_lost(holders, present):
+        return False
+    return not is_listable(one.update, holders, present)
+
+
+def _propose(state: Coordinator, updates: tuple[Update, ...], findings: Findings, now: float) -> Step:
+    seats = next_seats(state.head.record, state.crowd)
+    speeds = [state.crowd.speeds.get(seat.peer_id, 0.0) for seat in seats]
+    record = next_record(
+        state.head, updates, findings, seats, speeds, state.rules.layout, state.rules.finish_after, now
+    )
+    state = replace(state, phase=Closing(now, record.seal(), asked_at=now))
+    return Step(state, ask_to_sign(state))
+
+
+def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:
+    """The proposal, to voters that have not signed it."""
+    if not isinstance(state.phase, Closing):
+        return ()
+    proposal = Proposal(state.term, state.phase.proposal.content)
+    return tuple(Outgoing(peer, proposal) for peer in state.voters if peer not in state.phase.signatures)
+
+
+def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
+    if is_more_than_half(len(phase.signatures), of=len(state.voters)):
+        signatures = tuple(phase.signatures[peer] for peer in sorted(phase.signatures))
+        certified = CertifiedRecord(phase.proposal.content, state.term, signatures)
+        record = phase.proposal.record
+        state = replace(state, head=phase.proposal, crowd=state.crowd.settled(record), phase=opened_by(record, now))
+        return Step(state, (Outgoing(None, certified),), certified)
+    if now >= phase.asked_at + state.rules.manifest.timing.round_grace_seconds:
+        return Step(replace(state, phase=replace(phase, asked_at=now)), ask_to_sign(state))
+    return Step(state)

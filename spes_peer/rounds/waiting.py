@@ -1,0 +1,59 @@
+"""What a round waits for: for whom, until when and why, in the words that every dashboard shows."""
+
+from spes_peer.identity import PeerId
+from spes_peer.rounds.messages import CoordinatorBeat
+from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Reducing, Training
+from spes_peer.rounds.reducing import missing_holders, still_working
+from spes_peer.rounds.transitions import awaited_blocks, needed_applicants, patience_seconds, reduce_until, usable
+from spes_peer.run.chain import is_more_than_half
+
+
+def waiting(state: Coordinator, now: float) -> CoordinatorBeat:
+    """The coordinator's beat. `until_at` is 0 when only people can end the wait."""
+    waiting_for, until_at, why = _wait(state, now)
+    phase = state.phase
+    return CoordinatorBeat(state.term, state.head.round, phase.name, phase.since_at, waiting_for, until_at, why)
+
+
+def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, str]:
+    match state.phase:
+        case Admitting():
+            here, needed = len(state.crowd.applying()), needed_applicants(state)
+            return (), 0.0, f"{here} of the {needed} volunteers that it takes to open round {state.head.round + 1}"
+        case Training() as phase:
+            return _wait_training(state, phase, now)
+        case Reducing() as phase:
+            return _wait_reducing(state, phase, now)
+        case Closing() as phase:
+            voters = state.voters
+            unsigned = tuple(peer for peer in voters if peer not in phase.signatures)
+            needed = len(voters) // 2 + 1
+            why = (
+                f"{len(phase.signatures)} of {len(voters)} have signed record {phase.proposal.round}, it takes {needed}"
+            )
+            return unsigned, 0.0, why
+        case Finished():
+            return (), 0.0, f"the run has ended with record {state.head.round}"
+
+
+def _wait_training(state: Coordinator, phase: Training, now: float) -> tuple[tuple[PeerId, ...], float, str]:
+    record, contributions, present = state.head.record, usable(state, phase), state.present
+    missing = tuple(entry.peer_id for entry in record.roster if entry.peer_id not in contributions)
+    awaited = tuple(peer for peer in missing if peer in present)
+    count = f"{len(contributions)} of {len(record.roster)} have contributed to round {record.round}"
+    if is_more_than_half(len(contributions), of=len(record.roster)) or (now < record.deadline_at and awaited):
+        return awaited, record.deadline_at, count
+    return missing, 0.0, f"{count}, and it takes more than half"
+
+
+def _wait_reducing(state: Coordinator, phase: Reducing, now: float) -> tuple[tuple[PeerId, ...], float, str]:
+    present, until_at = state.present, reduce_until(state, phase)
+    awaited = list(awaited_blocks(phase, present))
+    unmade = [one for one in awaited if one.update is None]
+    if unmade:
+        reducers = {peer for one in unmade for peer in still_working(one, present, now, patience_seconds(state))}
+        why = f"{len(unmade)} of {len(phase.reductions)} blocks are still being averaged"
+        return tuple(sorted(reducers)), until_at, why
+    updates = [one.update for one in awaited if one.update is not None]
+    fetchers = {peer for update in updates for peer in missing_holders(update, phase.holders_of(update.blob), present)}
+    return tuple(sorted(fetchers)), until_at, f"{len(updates)} updates are on their way to enough peers"

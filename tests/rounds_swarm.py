@@ -1,0 +1,291 @@
+"""A coordinator's core and made-up members in one process, one message at a time, under a virtual clock.
+
+The blobs are invented: an update's name is a hash of what it is made of, so that honest reducers agree and a state
+root says what was applied.
+"""
+
+import dataclasses
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from spes_peer.blobs import BlobName
+from spes_peer.identity import Identity, PeerId
+from spes_peer.rounds import coordinator
+from spes_peer.rounds.ballot import Ballot
+from spes_peer.rounds.member import Own, objections
+from spes_peer.rounds.messages import (
+    AdmissionRequest,
+    Beat,
+    Contribution,
+    Holding,
+    Offer,
+    Proposal,
+    RecordSignature,
+    ReduceOrder,
+    ReduceTask,
+    Refusal,
+    UpdateNotice,
+    UpdateReport,
+)
+from spes_peer.rounds.phases import Rules, Step
+from spes_peer.run.chain import check_certificate, sign_genesis
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import (
+    RECORD_VERSION,
+    BlockName,
+    CertifiedRecord,
+    Record,
+    RosterEntry,
+    SealedRecord,
+    state_root,
+)
+from spes_peer.run.signed import Signer
+
+RUN_ID = bytes(range(32))
+ORGANIZER = Identity.from_seed(b"\1" * 32)
+BOOTSTRAP = Identity.from_seed(b"\2" * 32).peer_id
+
+
+def invented(*parts: object) -> BlobName:
+    return BlobName(hashlib.sha256(repr(parts).encode()).hexdigest())
+
+
+def genesis(layout: Layout) -> Record:
+    blocks = tuple(
+        BlockName(block.id, invented("genesis", block.id), layout.state_bytes(block)) for block in layout.blocks
+    )
+    return Record(
+        version=RECORD_VERSION,
+        run_id=RUN_ID,
+        round=0,
+        previous_hash=b"",
+        state_root=state_root(blocks),
+        held_out_loss=-1.0,
+        train_loss=-1.0,
+        tokens=0,
+        step=0,
+        updates=(),
+        merge_alpha=0.0,
+        roster=(),
+        reducers=(),
+        candidates=(BOOTSTRAP,),
+        next_position=0,
+        returned=(),
+        opened_at=0.0,
+        deadline_at=0.0,
+        genesis=blocks,
+    )
+
+
+def contribution_of(entry: RosterEntry, record: Record, layout: Layout, root: str, steps: int) -> Contribution:
+    offers = tuple(
+        Offer(block.id, invented(record.round, entry.peer_id, block.id), layout.encoded_bytes(block), 1.0)
+        for block in layout.blocks_offered_by(entry.subsets)
+    )
+    tokens = steps * entry.sequences_per_step * layout.manifest.model.sequence_length
+    return Contribution(record.round, offers, tokens, steps, root, 4.0, 500.0, 100, 1000.0)
+
+
+class Member:
+    """A volunteer without a trainer. Tests change what it does by setting its attributes."""
+
+    def __init__(self, number: int, subsets: tuple[int, ...], swarm: "Swarm", incarnation: int = 1) -> None:
+        self.number = number
+        self.identity = Identity.from_seed(bytes([number]) * 32)
+        self.peer_id = self.identity.peer_id
+        self.subsets = subsets
+        self.swarm = swarm
+        self.incarnation = incarnation
+        self.signer = Signer(self.identity, RUN_ID, incarnation)
+        self.ballot = Ballot()
+        self.is_alive = True
+        self.contributes = True
+        self.holds = True
+        self.steps = swarm.layout.manifest.training.steps_per_round
+        self.change: Callable[[Contribution], Contribution] = lambda contribution: contribution
+        self.reduces: Callable[[ReduceTask], UpdateReport | None] = self.honest_report
+        self.contribution: Contribution | None = None
+        self.reports: dict[Any, str] = {}
+        self.store: set[str] = set()
+        self.refusals: list[str] = []
+        self.objections: list[str] = []
+        self.root = swarm.head.record.state_root
+        self.head = swarm.head
+
+    def say(self, message: Any) -> None:
+        if self.is_alive:
+            self.swarm.inbox.append((self.signer.sign(message), message))
+
+    def apply(self, certified: CertifiedRecord) -> None:
+        if certified.sealed.round != self.head.round + 1:
+            return
+        self.head = check_certificate(certified, self.head, [ORGANIZER.peer_id], RUN_ID)
+        record = self.head.record
+        assert record.state_root in ("", self.root) or self.contribution is None
+        if record.updates or record.merge_alpha:
+            self.root = invented(self.root, [update.blob for update in record.updates], record.merge_alpha)
+        self.contribution, self.reports = None, {}
+        entry = record.entry_of(self.peer_id)
+        if entry is None or entry.incarnation != self.incarnation:
+            self.say(AdmissionRequest(self.subsets, 1000.0, 1))
+        elif self.contributes and not record.is_final:
+            self.contribute()
+
+    def contribute(self) -> None:
+        record = self.head.record
+        entry = record.entry_of(self.peer_id)
+        assert entry is not None
+        honest = contribution_of(entry, record, self.swarm.layout, self.root, self.steps)
+        self.contribution = self.change(honest)
+        self.store |= {offer.blob for offer in self.contribution.offers}
+        self.say(self.contribution)
+
+    def honest_report(self, task: ReduceTask) -> UpdateReport:
+        size = self.swarm.layout.encoded_bytes(self.swarm.layout.by_id[task.block])
+        blob = invented([(part.blob, part.tokens, part.clip) for part in task.inputs])
+        return UpdateReport(self.head.round, task.block, blob, size, ())
+
+    def on_message(self, message: Any) -> None:
+        match message:
+            case CertifiedRecord():
+                self.apply(message)
+            case ReduceOrder() if message.round == self.head.round:
+                for task in message.tasks:
+                    if self.peer_id in task.reducers and task.block not in self.reports:
+                        self.report(task)
+            case UpdateNotice() if self.holds and self.swarm.has(message.blob):
+                self.store.add(message.blob)
+                self.say(Holding(message.round, (message.blob,)))
+            case Proposal():
+                self.sign(message)
+            case Refusal():
+                self.refusals.append(message.why)
+
+    def report(self, task: ReduceTask) -> None:
+        report = self.reduces(task)
+        if report is not None:
+            self.reports[task.block] = report.blob
+            self.store.add(report.blob)
+            self.say(report)
+
+    def sign(self, proposal: Proposal) -> None:
+        sealed = SealedRecord.from_bytes(proposal.record)
+        own = Own(self.peer_id, self.contribution, self.reports)
+        if reason := objections(sealed, self.head, own, self.swarm.layout, BOOTSTRAP):
+            self.objections.append(reason)
+            return
+        self.ballot = Ballot.from_bytes(self.ballot.signed(sealed.round, proposal.term, sealed.hash).to_bytes())
+        self.say(RecordSignature(sealed.round, proposal.term, sealed.hash))
+
+
+class Swarm:
+    """Everything between the members and the coordinator: an inbox, streams that break, a clock."""
+
+    def __init__(self, manifest: Manifest, subsets: list[tuple[int, ...]], finish_after: int | None = None) -> None:
+        self.layout = Layout(manifest)
+        self.now = 1_000_000.0
+        self.head = genesis(self.layout).seal()
+        certified = sign_genesis(self.head.record, ORGANIZER, RUN_ID)
+        check_certificate(certified, None, [ORGANIZER.peer_id], RUN_ID)
+        self.records = [self.head.record]
+        self.moments = [self.now]
+        self.inbox: deque[tuple[Any, Any]] = deque()
+        self.state = coordinator.start(Rules(self.layout, finish_after), self.head, self.now)
+        self.members: dict[PeerId, Member] = {}
+        for number, wanted in enumerate(subsets, start=10):
+            self.join(number, wanted)
+
+    @property
+    def round(self) -> int:
+        return self.state.head.round
+
+    @property
+    def phase(self) -> str:
+        return self.state.phase.name
+
+    def __getitem__(self, number: int) -> Member:
+        """By place in the roster's order."""
+        return self.members[sorted(self.members)[number]]
+
+    def has(self, blob: str) -> bool:
+        """Whether anybody could fetch it."""
+        return any(member.is_alive and blob in member.store for member in self.members.values())
+
+    def waiting(self) -> Any:
+        return coordinator.waiting(self.state, self.now)
+
+    def join(self, number: int, subsets: tuple[int, ...], incarnation: int = 1) -> Member:
+        member = Member(number, subsets, self, incarnation)
+        synced = next((other for other in self.members.values() if other.head == self.head), None)
+        if synced is not None:
+            member.head, member.root = synced.head, synced.root
+        self.members[member.peer_id] = member
+        self.take(coordinator.on_connected(self.state, member.peer_id, self.now))
+        member.say(AdmissionRequest(subsets, 1000.0, 1))
+        return member
+
+    def die(self, member: Member, is_noticed: bool = True) -> None:
+        member.is_alive = False
+        if is_noticed:
+            self.take(coordinator.on_gone(self.state, member.peer_id, self.now))
+
+    def take(self, step: Step) -> None:
+        self.state = step.state
+        if step.certified is not None:
+            self.head = check_certificate(step.certified, self.head, [ORGANIZER.peer_id], RUN_ID)
+            self.records.append(self.head.record)
+            self.moments.append(self.now)
+        for out in step.outgoing:
+            for member in list(self.members.values()):
+                if member.is_alive and out.to in (None, member.peer_id):
+                    member.on_message(out.message)
+
+    def ask(self, member: Member, message: Any) -> str:
+        """The coordinator's refusal of a message that overtakes all others; empty if it takes it."""
+        num_before = len(member.refusals)
+        self.take(coordinator.on_message(self.state, member.signer.sign(message), message, self.now))
+        return member.refusals[-1] if len(member.refusals) > num_before else ""
+
+    def deliver_one(self) -> None:
+        signed, message = self.inbox.popleft()
+        self.take(coordinator.on_message(self.state, signed, message, self.now))
+
+    def until(self, condition: Callable[[], bool], seconds: float = 600.0) -> None:
+        """Deliver, and let a second pass whenever nothing is left to deliver, until `condition` holds."""
+        end = self.now + seconds
+        while not condition():
+            assert self.now < end, f"not within {seconds} s: {self.waiting()}"
+            if self.inbox:
+                self.deliver_one()
+            else:
+                self.pass_second()
+
+    def pass_second(self) -> None:
+        self.now += 1.0
+        for member in self.members.values():
+            member.say(Beat(member.head.round, "training", 0))
+        self.take(coordinator.on_time(self.state, self.now))
+
+    def settle(self) -> None:
+        """Deliver all there is, without time."""
+        while self.inbox:
+            self.deliver_one()
+
+
+def changed(manifest: Manifest, section: str, **values: Any) -> Manifest:
+    raw = manifest.model_dump(mode="json")
+    raw[section].update(values)
+    return Manifest.model_validate(raw)
+
+
+def roots(swarm: Swarm) -> set[str]:
+    """The state roots of all that live, once everybody has the newest record."""
+    living = [member for member in swarm.members.values() if member.is_alive]
+    assert all(member.head == swarm.head for member in living)
+    return {member.root for member in living}
+
+
+replaced = dataclasses.replace
