@@ -12,6 +12,7 @@ from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.geometry import Size
 from textual.widgets import Footer, Static
 
 from spes_peer.control import ControlClient
@@ -93,7 +94,7 @@ class Dashboard(App[str]):
     def on_mount(self) -> None:
         self.register_theme(THEME)
         self.theme = THEME.name
-        self._arrange()
+        self._arrange(self.size)
         self.set_interval(_DRAW_SECONDS, self._draw)
         self._follow()
 
@@ -151,12 +152,12 @@ class Dashboard(App[str]):
         for panel in self.query(Panel):
             panel.show(view)
 
-    def on_resize(self, _event: events.Resize) -> None:
-        self._arrange()
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange(event.size)  # the app's own size is still the old one here
 
-    def _arrange(self) -> None:
+    def _arrange(self, size: Size) -> None:
         """Show the panels that fit."""
-        mode = mode_of(*self.size)
+        mode = mode_of(*size)
         shown = shown_panels("one" if self._is_zoomed else mode, self._chosen, self._lower)
         for panel in self.query(Panel):
             panel.display = panel.id in shown
@@ -165,7 +166,7 @@ class Dashboard(App[str]):
         self.query_one("#middle").display = bool(shown & {"peers", "rounds"})
         for name in ("all", "half", "one"):
             self.screen_stack[0].set_class(name == mode, f"-{name}")
-        self.screen_stack[0].set_class(self.size.width < 100, "-narrow")
+        self.screen_stack[0].set_class(size.width < 100, "-narrow")
         self.screen_stack[0].set_class(len(shown) == 1, "-single")
 
     # keys
@@ -174,7 +175,7 @@ class Dashboard(App[str]):
         """Go to a panel, and show it where not all fit."""
         self._chosen = name
         self._lower = name if name in _LOWER else self._lower
-        self._arrange()
+        self._arrange(self.size)
         self.call_after_refresh(self.query_one(f"#{name}", Panel).body.focus)
 
     def _step(self, by: int) -> None:

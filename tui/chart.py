@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
+from tui.figures import share
 from tui.look import FAINT
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
@@ -19,7 +20,7 @@ Series = tuple[Sequence[float], str]
 
 def bar(fraction: float, width: int, colour: str) -> Content:
     """A thin progress bar, in half cells."""
-    halves = round(max(0.0, min(1.0, fraction)) * width * 2) if width > 0 else 0
+    halves = round(share(fraction, 1) * width * 2) if width > 0 else 0
     done = "━" * (halves // 2) + "╸" * (halves % 2)
     return Content.assemble((done, colour), ("━" * max(0, width - len(done)), FAINT))
 
@@ -35,7 +36,7 @@ def sparkline(values: Sequence[float], width: int, colour: str) -> Content:
 def _eighth(value: float, top: float) -> str:
     if not math.isfinite(value):
         return " "
-    return _EIGHTHS[max(0, min(7, round(7 * value / top)))] if top > 0 else _EIGHTHS[0]
+    return _EIGHTHS[round(7 * share(value, top))]
 
 
 def line_chart(series: Sequence[Series], width: int, height: int) -> list[Content]:
@@ -68,11 +69,11 @@ def _line(label: str, cells: dict[tuple[int, int], tuple[int, str]], row: int, w
 
 def _dots(values: Sequence[float], low: float, high: float, width: int, height: int) -> list[tuple[int, int]]:
     """(x, y) of a line through the values, y downwards, joined where neighbours are finite."""
-    spread = high - low or 1.0
+    spread = high / 2 - low / 2 or 1.0  # halves, for the difference of two floats may be none
 
     def point(index: int) -> tuple[int, int]:
         x = round(index * (width - 1) / max(1, len(values) - 1))
-        return x, round((high - values[index]) / spread * (height - 1))
+        return x, round((high / 2 - values[index] / 2) / spread * (height - 1))
 
     known = [index for index, value in enumerate(values) if math.isfinite(value)]
     dots = [point(index) for index in known]

@@ -1,0 +1,277 @@
+"""The dashboard on a screen, against a real control server on a Unix socket."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from control_program import Program, served, short_folder
+from textual.pilot import Pilot
+from tui_statuses import NOW, status, status_before_the_first_round
+
+import tui
+from spes_peer.control import ControlClient, ControlServer
+from tui.app import Dashboard
+from tui.help import HelpScreen
+
+DEADLINE_SECONDS = 10.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program(status())
+
+
+@pytest.fixture
+async def socket_path(program: Program, folder: Path) -> AsyncIterator[Path]:
+    async with served(program, folder) as path:
+        yield path
+
+
+def dashboard(socket_path: Path) -> Dashboard:
+    return Dashboard(socket_path, clock=lambda: NOW)
+
+
+def screen_of(app: Dashboard) -> str:
+    """The characters on the screen."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[str], is_so: Callable[[], bool]) -> None:
+    """Let the app run until something is so; fail with the screen when it never is."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, screen_of(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.02)
+
+
+async def shows(pilot: Pilot[str], *texts: str) -> None:
+    app = pilot.app
+    assert isinstance(app, Dashboard)
+    await until(pilot, lambda: all(text in screen_of(app) for text in texts))
+
+
+async def test_the_screen_shows_run_phase_owners_loss_peers_rounds_and_log(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "bytes-of-python", "0:47 left", "step 13 of 20", "waits for birch, dogwood")
+        await shows(pilot, "alder (you)", "dogwood", "training  2.532", "held-out 2.548", "libp2p", "9.0M 13M")
+        await shows(pilot, "4.31k tok/s", "c779c0", "round closed round=23")
+        await shows(pilot, "detach (the daemon goes on)")
+
+
+async def test_a_change_reaches_the_screen(socket_path: Path, program: Program) -> None:
+    async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "round 24")
+        changed = status(25)
+        changed.phase.name, changed.phase.why = "reducing", "3 of 4 blocks are averaged"
+        program.show(changed)
+        await shows(pilot, "round 25", "reducing", "3 of 4 blocks are averaged")
+
+
+async def test_before_the_first_round_the_screen_says_what_is_missing(socket_path: Path, program: Program) -> None:
+    program.show(status_before_the_first_round())
+    async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "2 more volunteers are needed", "2 of 4 volunteers admitted", "claimed by cedar")
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_detaching_ends_the_dashboard_and_not_the_daemon(socket_path: Path, program: Program, key: str) -> None:
+    app = dashboard(socket_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press(key)
+    assert app.return_value == "detached; the daemon goes on"
+    assert program.commands == []
+    async with ControlClient(socket_path) as client:
+        assert (await client.status_once()).round == 24
+
+
+@pytest.mark.parametrize("key", ["question_mark", "escape", "q"])
+async def test_help_opens_and_closes(socket_path: Path, key: str) -> None:
+    async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("question_mark")
+        await shows(pilot, "the dashboard ends, the daemon goes on", "hash of the whole public state")
+        await pilot.press(key)
+        await until(pilot, lambda: not isinstance(pilot.app.screen, HelpScreen))
+        assert pilot.app.is_running
+
+
+async def test_other_keys_do_nothing(socket_path: Path, program: Program) -> None:
+    async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("x", "Q", "ctrl+p", "f1", "backspace", "enter", "space", "left", "home", "0", "9", "escape")
+        await shows(pilot, "round 24", "1 experts")
+        assert pilot.app.is_running
+        assert len(pilot.app.screen_stack) == 1
+    assert program.commands == []
+
+
+async def test_p_pauses_and_resumes_and_shows_the_answer(socket_path: Path, program: Program) -> None:
+    async with dashboard(socket_path).run_test(size=(120, 40), notifications=True) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("p")
+        await shows(pilot, "pauses after round 24", "pauses after this round")
+        await pilot.press("p")
+        await shows(pilot, "takes part again")
+    assert program.commands == ["pause", "resume"]
+
+
+async def test_number_keys_and_tab_bring_the_panels_that_do_not_fit(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "1 experts", "2 training", "3 peers")
+        await pilot.press("5")
+        await shows(pilot, "1 experts", "5 log", "round closed round=23")
+        await pilot.press("4")
+        await shows(pilot, "4 rounds", "2.548")
+        await pilot.press("z")
+        await until(pilot, lambda: "1 experts" not in screen_of(pilot.app))  # type: ignore[arg-type]
+        await pilot.press("tab")
+        await shows(pilot, "5 log")
+
+
+async def test_names_from_strangers_are_text_and_not_markup(socket_path: Path, program: Program) -> None:
+    hostile = status()
+    hostile.peers[1].name = "[/red][x"
+    hostile.peers[2].name = "\x1b[2Jowl\r\n\x07\u202e"
+    hostile.run.name = "[bold]run[/"
+    hostile.phase.why = hostile.round_phase.why = "because [/] \x1b[31m"
+    hostile.training.device = "gpu [0][/"
+    hostile.log.add(sequence=10_000, at=1e300, level="ERROR", text="[/nope] \x1b]0;title\x07")
+    program.show(hostile)
+    for size in ((120, 40), (80, 24)):
+        async with dashboard(socket_path).run_test(size=size) as pilot:
+            await shows(pilot, "[/red][x", "owl", "[bold]run[/", "because [/]")
+            await pilot.press("5")
+            await shows(pilot, "[/nope]")
+            assert not {"\x1b", "\x07", "\r", "\u202e"} & set(screen_of(pilot.app))  # type: ignore[arg-type]
+
+
+async def test_any_size_and_a_storm_of_sizes_are_fine(socket_path: Path, program: Program) -> None:
+    async with dashboard(socket_path).run_test(size=(1, 1)) as pilot:
+        sizes = [
+            (20, 5),
+            (1, 40),
+            (300, 1),
+            (40, 12),
+            (2, 2),
+            (80, 24),
+            (70, 39),
+            (99, 31),
+            (300, 100),
+            (1, 1),
+            (120, 40),
+        ]
+        for number, size in enumerate(sizes):
+            program.show(status(24 + number))
+            await pilot.resize_terminal(*size)
+        await shows(pilot, "1 experts", "2 training", "3 peers", "4 rounds", "5 log", "dogwood", "round 34")
+
+
+async def test_a_lost_daemon_is_waited_for_and_found_again(folder: Path, program: Program) -> None:
+    async with dashboard(folder / "control.sock").run_test(size=(120, 40), notifications=True) as pilot:
+        await shows(pilot, "no daemon runs on this state folder", "waiting for it…")
+        server = await ControlServer.start(folder / "control.sock", program)
+        await shows(pilot, "round 24")
+        await server.stop()
+        await shows(pilot, "the daemon is gone, reconnecting…", "alder (you)")
+        await pilot.press("p")
+        await shows(pilot, "no daemon runs")
+        server = await ControlServer.start(folder / "control.sock", Program(status(30)))
+        await shows(pilot, "round 30")
+        await until(pilot, lambda: "reconnecting" not in screen_of(pilot.app))  # type: ignore[arg-type]
+        await server.stop()
+
+
+async def test_the_dashboard_ends_when_the_daemon_leaves(folder: Path, program: Program) -> None:
+    app = dashboard(folder / "control.sock")
+    async with app.run_test(size=(80, 24)) as pilot:
+        async with served(program, folder):
+            await shows(pilot, "round 24")
+            program.status.phase.name = "leaving"
+        await until(pilot, lambda: not app.is_running or app.return_value is not None)
+    assert app.return_value == "the daemon has left the run"
+
+
+def test_the_dashboard_loads_neither_torch_nor_hivemind_nor_libp2p() -> None:
+    code = "import sys, tui.app; print(sorted({'torch', 'hivemind', 'libp2p', 'trio'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_dumb_terminal_or_none_is_not_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = pty.openpty()
+    with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as terminal, (Path(os.devnull)).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        assert tui.can_draw(terminal)
+        assert not tui.can_draw(nothing)
+        monkeypatch.setenv("TERM", "dumb")
+        assert not tui.can_draw(terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stderr", nothing)
+        assert not tui.can_draw(terminal)
+
+
+class Terminal:
+    """A dashboard in a terminal of its own."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self.controller, terminal = pty.openpty()
+        self.settings = termios.tcgetattr(terminal)
+        code = f"import pathlib, tui; print(tui.run(pathlib.Path({str(socket_path)!r})))"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        self.terminal = terminal
+        self.output = b""
+
+    async def reads(self, text: bytes) -> None:
+        """Read on until `text` was drawn."""
+        os.set_blocking(self.controller, False)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while text not in self.output:
+                try:
+                    self.output += os.read(self.controller, 1 << 16)
+                except BlockingIOError:
+                    await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for descriptor in (self.controller, self.terminal):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_gives_the_terminal_back(socket_path: Path, number: signal.Signals) -> None:
+    terminal = Terminal(socket_path)
+    try:
+        await terminal.reads(b"alder")
+        assert b"\x1b[?1049h" in terminal.output
+        assert termios.tcgetattr(terminal.terminal) != terminal.settings
+        os.kill(terminal.process.pid, number)
+        await terminal.reads(f"ended by {number.name}".encode())
+        assert b"\x1b[?1049l" in terminal.output
+        assert await asyncio.to_thread(terminal.process.wait, DEADLINE_SECONDS) == 0
+        assert termios.tcgetattr(terminal.terminal) == terminal.settings
+    finally:
+        terminal.close()
