@@ -23,7 +23,8 @@ class LocalOptimizer:
     def __init__(self, decoder: Decoder, training: Training) -> None:
         self._decoder = decoder
         self._training = training
-        self._num_steps = 0
+        self.num_steps = 0
+        """Steps made by this peer in this run."""
         self._kept: dict[int, tuple[Tensor, ...]] = {}
         """Flattened moments of experts that are not owned now."""
         self._adam = self._build()
@@ -37,7 +38,7 @@ class LocalOptimizer:
             for group in self._adam.param_groups:
                 group["lr"] = lr
             self._adam.step()
-            self._num_steps += 1
+            self.num_steps += 1
         self.clear()
         return is_finite
 
@@ -64,14 +65,14 @@ class LocalOptimizer:
         """All moments, for a checkpoint."""
         experts = {**self._kept, **self._expert_moments()}
         named = {f"expert/{expert:02d}": pair for expert, pair in experts.items()}
-        if self._num_steps:
+        if self.num_steps:
             named["shared"] = _flattened(self._state(parameter) for parameter in self._decoder.shared_parameters())
         moments = {f"{moment}/{name}": pair[i] for name, pair in named.items() for i, moment in enumerate(_MOMENTS)}
-        return {**moments, "num_steps": torch.tensor([self._num_steps])}
+        return {**moments, "num_steps": torch.tensor([self.num_steps])}
 
     def load_moments(self, tensors: dict[str, Tensor]) -> None:
         """Take up `moments()` of an earlier process; raises ValueError, KeyError or RuntimeError if they do not fit."""
-        self._num_steps = int(tensors["num_steps"].item())
+        self.num_steps = int(tensors["num_steps"].item())
         names = [name.removeprefix("exp_avg/") for name in tensors if name.startswith("exp_avg/")]
         pairs = {name: tuple(tensors[f"{moment}/{name}"] for moment in _MOMENTS) for name in names}
         shared = pairs.pop("shared", None)
@@ -96,7 +97,7 @@ class LocalOptimizer:
 
     def _expert_moments(self) -> dict[int, tuple[Tensor, ...]]:
         """Flattened moments of the owned experts."""
-        if not self._num_steps:
+        if not self.num_steps:
             return {}
         states = [self._state(parameter) for parameter in self._decoder.owned_parameters()]
         return {
@@ -107,7 +108,7 @@ class LocalOptimizer:
     def _take_up(self, experts: tuple[int, ...]) -> None:
         """Give owned experts the moments they had, or zeros. The step count, which only corrects the bias of young
         moments, is this peer's: a new expert therefore starts with steps that are a little too small, not too large."""
-        if self._num_steps:
+        if self.num_steps:
             for parameter in self._decoder.owned_parameters():
                 self._state(parameter)
         for row, expert in enumerate(experts):
@@ -117,7 +118,7 @@ class LocalOptimizer:
     def _state(self, parameter: torch.nn.Parameter) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self._adam.state[parameter]
         if not state:
-            state["step"] = torch.tensor(float(self._num_steps), device=parameter.device)
+            state["step"] = torch.tensor(float(self.num_steps), device=parameter.device)
             state.update({name: torch.zeros_like(parameter) for name in _MOMENTS})
         return state
 

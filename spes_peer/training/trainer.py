@@ -49,6 +49,7 @@ from spes_peer.training.work import (
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = "trainer.safetensors"
+_NO_STATE = "the trainer has no state yet: load one first"
 _HELD_OUT_SEQUENCES = 16  # per forward pass
 
 
@@ -146,8 +147,7 @@ class Trainer:
 
         Ends early, with the steps made, at `work.stop_at` or when `between_steps` says False; `on_step` hears (steps
         done, loss, tokens per second). Raises `SpesError` when not one step could be made."""
-        if work.round != self.round:
-            raise SpesError(f"asked to train round {work.round}, but the state is that of round {self.round}")
+        self._check_round(work.round, f"train round {work.round}")
         self._prepare(work.subsets)
         steps = _Steps()
         for batch in self._sampler.training(work.ranges, work.sequences_per_step):
@@ -186,8 +186,7 @@ class Trainer:
 
     def apply_record(self, record: Record, keep_snapshot: bool) -> RecordApplied:
         """Apply the updates and the merge of the record that closes this round. An error leaves all as it was."""
-        if record.round != self.round + 1:
-            raise SpesError(f"record {record.round} does not follow the state of round {self.round}")
+        self._check_round(record.round - 1, f"apply record {record.round}")
         updates = {update.block: update for update in record.updates}
         deltas = {block_id: self._delta(update) for block_id, update in updates.items()}
         moved = self._public.apply(deltas, record.merge_alpha)
@@ -306,6 +305,8 @@ class Trainer:
     # ---- across restarts ----
 
     def _save(self, root: str) -> None:
+        if self._to_resume is not None or not self._optimizer.num_steps:
+            return  # a replay before the first training must not replace what it leads up to
         masters = {f"master/{expert:02d}": self._decoder.flatten_master(expert) for expert in self._decoder.owned}
         residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
         moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
@@ -333,8 +334,14 @@ class Trainer:
     @property
     def _public(self) -> PublicState:
         if self._state is None:
-            raise SpesError("the trainer has no state yet: load one first")
+            raise SpesError(_NO_STATE)
         return self._state
+
+    def _check_round(self, needed: int, request: str) -> None:
+        if self._state is None:
+            raise SpesError(_NO_STATE)
+        if needed != self.round:
+            raise SpesError(f"asked to {request}, but the state is that of round {self.round}")
 
     def _block(self, block_id: BlockId) -> Block:
         if block_id not in self._layout.by_id:

@@ -1,0 +1,321 @@
+"""Trainers without their processes: rounds, accounts, restarts."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
+
+from spes_peer.errors import BadConfiguration, BlobMissing, SpesError
+from spes_peer.model.losses import Losses
+from spes_peer.run.manifest import Training
+from spes_peer.run.records import BlockId, DataRange
+from spes_peer.sync.encoding import decode
+from spes_peer.training.checkpoint import Checkpoint, load, save
+from spes_peer.training.memory import max_subsets_of
+from spes_peer.training.schedule import lr_at
+from spes_peer.training.trainer import CHECKPOINT_FILE
+from spes_peer.training.work import LoadState, MeasureHeldOut
+
+
+def distance(swarm: Swarm, expert: int) -> float:
+    """How far the first peer's master of an expert is ahead of the public state."""
+    trainer = swarm.trainers[PEERS[0]]
+    return float((trainer._decoder.flatten_master(expert) - trainer._public.group(expert)).norm())
+
+
+def test_three_peers_end_every_round_on_one_state_and_learn(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,), (1,))  # subset 1 has two owners, whose offers are averaged
+    swarm.apply()
+    losses, roots = [swarm.held_out_loss()], set()
+    for merge_alpha in (0.0, 0.05, 0.0):
+        trained = swarm.train()
+        assert all(done.steps == STEPS for done in trained.values())
+        assert all(done.tokens == STEPS * SEQUENCES_PER_STEP * 32 for done in trained.values())
+        applied = swarm.apply(swarm.updates(trained), merge_alpha)
+        assert len({one.state_root for one in applied.values()}) == 1
+        roots |= {one.state_root for one in applied.values()}
+        losses.append(swarm.held_out_loss())
+    assert len(roots) == 3
+    assert losses[0] == pytest.approx(5.6, abs=0.2)
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 1.5
+
+
+def test_a_peer_offers_every_shared_block_and_those_of_its_experts(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    for peer_id, experts in zip(swarm.trainers, ({0, 1}, {2, 3}), strict=True):
+        blocks = [offer.block for offer in swarm.trainers[peer_id].train_round(swarm.work(peer_id)).offers]
+        assert blocks == sorted(blocks, key=lambda block: (not block.startswith("shared"), block))
+        assert sum(block.startswith("shared/") for block in blocks) >= 4
+        assert {int(block.split("/")[1]) for block in blocks if block.startswith("expert")} == experts
+
+
+def test_what_the_encoding_lost_of_an_expert_stays_in_the_master(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    trained = swarm.train()
+    before = distance(swarm, 0)
+    swarm.apply(swarm.updates(trained))
+    assert 0 < distance(swarm, 0) < before / 100  # bf16 keeps 8 bits
+
+
+def test_an_offer_that_no_record_used_is_offered_again(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    trained = swarm.train()
+    ahead = distance(swarm, 0)
+    offers = {offer.block: offer for offer in trained[PEERS[0]].offers}
+    swarm.apply(swarm.updates(trained, left_out={PEERS[0]}))
+    assert distance(swarm, 0) == pytest.approx(ahead)
+    residuals = swarm.trainers[PEERS[0]]._ledger.residuals()
+    for block_id, offer in offers.items():
+        if block_id.startswith("shared/"):
+            assert float(residuals[str(block_id)].norm()) == pytest.approx(offer.norm, rel=1e-2)
+
+
+def test_an_unused_round_is_made_up_by_the_next(tmp_path: Path) -> None:
+    """With a lossless encoding and all else equal, what a peer offers after an unused round holds that round too."""
+    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32", expert_encoding="fp32")
+    trainer = swarm.trainers[PEERS[0]]
+    first = trainer.train_round(swarm.work(PEERS[0]))
+    swarm.apply()  # uses nothing
+    public = trainer._public.group(None).clone()
+    second = trainer.train_round(swarm.work(PEERS[0]))
+    progress = trainer._decoder.flatten_shared() - public
+    for offer, again in zip(first.offers, second.offers, strict=True):
+        block = trainer._layout.by_id[offer.block]
+        if block.expert is None:
+            values, total = (decode("fp32", swarm.blobs.read(one.blob), block.num_elements) for one in (offer, again))
+            assert torch.equal(total, progress[block.start : block.end] + values)
+
+
+def test_a_reducer_offers_again_what_its_encoding_of_the_mean_lost(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    trained = swarm.train()
+    before = {peer: dict(trainer._ledger.residuals()) for peer, trainer in swarm.trainers.items()}
+    updates = swarm.updates(trained)
+    swarm.apply(updates)
+    block = BlockId("shared/0000")
+    size = swarm.trainers[PEERS[0]]._layout.by_id[block].num_elements
+    values = [
+        decode("bf16", swarm.blobs.read(next(offer.blob for offer in done.offers if offer.block == block)), size)
+        for done in trained.values()
+    ]
+    mean = values[0] * 0.5 + values[1] * 0.5
+    lost = mean - decode("bf16", swarm.blobs.read(updates[0].blob), size)
+    assert lost.norm() > 0
+    first, second = (trainer._ledger.residuals()[block] for trainer in swarm.trainers.values())
+    assert torch.equal(first, before[PEERS[0]][block] + lost / 0.5)
+    assert torch.equal(second, before[PEERS[1]][block])
+
+
+def test_an_only_offer_counts_by_its_clip_factor(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32")
+    trainer = swarm.trainers[PEERS[0]]
+    before = trainer._public.group(None)
+    update = swarm.updates(swarm.train())[0]
+    clipped = dataclasses.replace(update, contributors=(dataclasses.replace(update.contributors[0], clip=0.25),))
+    swarm.apply((clipped,))
+    moved = trainer._public.group(None) - before
+    size = trainer._layout.by_id[update.block].num_elements
+    offered = decode("fp32", swarm.blobs.read(update.blob), size)
+    torch.testing.assert_close(moved[:size], offered * 0.25)
+    assert not moved[size:].any()
+
+
+def test_a_bad_offer_is_left_out_of_the_mean_and_its_peer_named(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    trained = swarm.train()
+    offers = [(peer_id, done.offers[0]) for peer_id, done in trained.items()]
+    block, tokens = offers[0][1].block, {peer_id: done.tokens for peer_id, done in trained.items()}
+    reducer = swarm.trainers[PEERS[0]]
+    lie = dataclasses.replace(offers[1][1], norm=offers[1][1].norm * 2)
+    reduced = reducer.reduce_block(swarm.reduce_task(block, [offers[0], (PEERS[1], lie)], tokens))
+    assert reduced.rejected == (PEERS[1],)
+    assert reduced.blob == offers[0][1].blob
+    nothing = reducer.reduce_block(swarm.reduce_task(block, [(PEERS[1], lie)], tokens))
+    assert (nothing.blob, nothing.rejected) == ("", (PEERS[1],))
+
+
+def test_a_record_that_cannot_be_applied_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    root = trainer._public.root()
+    updates = swarm.updates(swarm.train())
+    missing = dataclasses.replace(updates[-1], blob="0" * 64)
+    with pytest.raises(BlobMissing):
+        trainer.apply_record(record_of(1, (*updates[:-1], missing)), keep_snapshot=False)
+    with pytest.raises(SpesError, match="no block"):
+        trainer.apply_record(record_of(1, (dataclasses.replace(updates[0], block=BlockId("x")),)), keep_snapshot=False)
+    with pytest.raises(SpesError, match="asked to apply record 2, but the state is that of round 0"):
+        trainer.apply_record(record_of(2, updates), keep_snapshot=False)
+    assert (trainer.round, trainer._public.root()) == (0, root)
+    swarm.apply(updates)
+    assert trainer._public.root() != root
+
+
+def test_the_held_out_loss_is_of_the_public_state_and_measuring_changes_nothing(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    before = trainer.measure_held_out(MeasureHeldOut(0, 2))
+    trainer.train_round(swarm.work(PEERS[0]))
+    ours = trainer._decoder.flatten_master(1), trainer._decoder.flatten_shared()
+    assert trainer.measure_held_out(MeasureHeldOut(0, 2)) == before
+    assert torch.equal(ours[0], trainer._decoder.flatten_master(1))
+    assert torch.equal(ours[1], trainer._decoder.flatten_shared())
+    other = trainer.measure_held_out(MeasureHeldOut(1, 2))
+    assert before.tokens + other.tokens == 2048
+    with pytest.raises(SpesError, match="no slice"):
+        trainer.measure_held_out(MeasureHeldOut(2, 2))
+
+
+def test_a_round_ends_with_the_steps_made_when_it_is_told_to(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    heard: list[int] = []
+    done = trainer.train_round(
+        swarm.work(PEERS[0]), lambda steps, _loss, _speed: heard.append(steps), lambda: len(heard) < 3
+    )
+    assert heard == [1, 2, 3]
+    assert (done.steps, done.tokens) == (3, 3 * SEQUENCES_PER_STEP * 32)
+    assert done.offers
+    assert done.tokens_per_second > 0
+
+
+def test_a_round_ends_where_its_ranges_end(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    work = dataclasses.replace(swarm.work(PEERS[0]), ranges=(DataRange(0, 12),))
+    done = swarm.trainers[PEERS[0]].train_round(work)
+    assert (done.steps, done.tokens) == (2, 12 * 32)
+
+
+def test_a_round_without_a_step_and_one_of_another_round_are_refused(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer, work = swarm.trainers[PEERS[0]], swarm.work(PEERS[0])
+    with pytest.raises(SpesError, match="before this peer made a step"):
+        trainer.train_round(dataclasses.replace(work, stop_at=0.0))
+    with pytest.raises(SpesError, match="asked to train round 5"):
+        trainer.train_round(dataclasses.replace(work, round=5))
+
+
+def test_steps_that_are_not_finite_are_skipped_and_a_round_of_them_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    bad_steps = {0, 1}
+    seen = 0
+    forward = trainer._decoder.forward
+
+    def sometimes_infinite(tokens: torch.Tensor, targets: torch.Tensor) -> Losses:
+        nonlocal seen
+        losses = forward(tokens, targets)
+        seen += 1
+        if seen - 1 in bad_steps:
+            return dataclasses.replace(losses, total=losses.total * float("inf"))  # finite loss, infinite gradients
+        return losses
+
+    monkeypatch.setattr(trainer._decoder, "forward", sometimes_infinite)
+    done = trainer.train_round(swarm.work(PEERS[0]))
+    assert (done.steps, done.tokens) == (STEPS - 2, (STEPS - 2) * SEQUENCES_PER_STEP * 32)
+    swarm.apply()
+    bad_steps = set(range(100))
+    with pytest.raises(SpesError, match="all 10 steps of round 1 had a loss or gradient that is not finite"):
+        trainer.train_round(swarm.work(PEERS[0]))
+
+
+def test_moments_of_a_subset_that_is_given_up_are_taken_up_when_it_comes_back(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    trainer = swarm.trainers[PEERS[0]]
+    swarm.apply(swarm.updates(swarm.train()))
+    moments = trainer._optimizer.moments()
+    assert moments["exp_avg/expert/01"].abs().sum() > 0
+    trainer._optimizer.own((2, 3))
+    assert trainer._decoder.owned == (2, 3)
+    assert torch.equal(trainer._decoder.flatten_master(2), trainer._public.group(2))
+    assert not trainer._optimizer.moments()["exp_avg/expert/02"].any()
+    trainer._optimizer.own((1, 2))
+    after = trainer._optimizer.moments()
+    for name in ("exp_avg/shared", "exp_avg_sq/shared", "exp_avg/expert/01", "exp_avg_sq/expert/01"):
+        assert torch.equal(after[name], moments[name])
+    assert torch.equal(after["exp_avg/expert/00"], moments["exp_avg/expert/00"])  # given up, kept
+
+
+def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    peer = PEERS[0]
+    snapshot = swarm.apply(swarm.updates(swarm.train()), keep_snapshot=True)[peer]
+    trained = swarm.train()
+    updates = swarm.updates(trained)
+    swarm.apply(updates)
+    restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
+    assert restarted.load_state(LoadState(1, snapshot.blocks)).state_root == snapshot.state_root
+    restarted.apply_record(record_of(2, updates), keep_snapshot=False)  # the replay must not spoil the checkpoint
+    work = swarm.work(peer)
+    assert restarted.train_round(work).offers == swarm.trainers[peer].train_round(work).offers
+
+
+def test_a_checkpoint_of_an_earlier_round_gives_its_moments_only(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    peer = PEERS[0]
+    swarm.apply(swarm.updates(swarm.train()))
+    restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
+    restarted.load_state(LoadState(0, swarm.genesis))
+    restarted._prepare((0, 1))
+    assert torch.equal(restarted._decoder.flatten_master(3), restarted._public.group(3))
+    assert restarted._ledger.residuals() == {}
+    saved = swarm.trainers[peer]._optimizer.moments()
+    assert all(torch.equal(values, saved[name]) for name, values in restarted._optimizer.moments().items())
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT_FILE
+    assert load(path, "run", "peer") is None
+    save(path, "run", "peer", Checkpoint(3, "root", {"x": torch.arange(1000)}))
+    found = load(path, "run", "peer")
+    assert found is not None
+    assert (found.round, found.state_root, found.tensors["x"].sum()) == (3, "root", 499500)
+    for run, peer, name in (("other", "peer", "run"), ("run", "other", "peer")):
+        with pytest.raises(BadConfiguration, match=f"another {name}"):
+            load(path, run, peer)
+    content = path.read_bytes()
+    for damaged in (content[:-1], content[:20], b"", b"{}" * 100):
+        path.write_bytes(damaged)
+        with pytest.raises(BadConfiguration, match=r"trainer\.safetensors is damaged"):
+            load(path, "run", "peer")
+
+
+def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    tensors = {"moments/num_steps": torch.tensor([5])}
+    tensors |= {f"moments/{name}/shared": torch.zeros(7) for name in ("exp_avg", "exp_avg_sq")}
+    trainer._to_resume = Checkpoint(0, "root", tensors)
+    with pytest.raises(BadConfiguration, match="does not fit the run"):
+        trainer.train_round(swarm.work(PEERS[0]))
+
+
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    for name in ("cuda:99", "toaster"):
+        with pytest.raises(BadConfiguration, match=f"the device '{name}' cannot be used"):
+            open_trainer(swarm.manifest, swarm.blobs, tmp_path, PEERS[0], name)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_a_tenth() -> None:
+    training = Training(num_subsets=1, steps_per_round=1, total_steps=110, batch_sequences=1, lr=1.0, warmup_steps=10)
+    assert [lr_at(step, training) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert lr_at(60, training) == pytest.approx(0.55)
+    assert lr_at(110, training) == lr_at(10_000, training) == pytest.approx(0.1)
+
+
+def test_at_least_one_subset_and_at_most_all_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Swarm.create(tmp_path, (0, 1)).trainers[PEERS[0]]
+    for available, expected in ((0, 1), (1 << 40, 2)):
+        monkeypatch.setattr("psutil.virtual_memory", lambda available=available: _Memory(available))
+        assert max_subsets_of(trainer._layout, torch.device("cpu")) == expected
+
+
+@dataclasses.dataclass
+class _Memory:
+    available: int
