@@ -1,0 +1,193 @@
+"""Connections to peers: dialled by their signed entries, kept, dropped when they fail, dialled again with back-off.
+
+A peer's gRPC addresses are tried first, in order and each for a few seconds; then a libp2p tunnel, which is a Unix
+socket to which the same gRPC channel is pointed. Either way the server must show the certificate in the peer's entry.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from spes_peer.errors import BadConfiguration, BadMessage, SpesError, Unreachable
+from spes_peer.exchange import grpc_options
+from spes_peer.exchange.addresses import parse_endpoint
+from spes_peer.exchange.limits import DIAL_SECONDS, MAX_BACKOFF_SECONDS, MAX_DIALLED_ADDRESSES, TUNNEL_SECONDS
+from spes_peer.exchange.link import Link
+from spes_peer.exchange.traffic import Transport
+from spes_peer.identity import PeerId
+from spes_peer.run.peers import PeerEntry
+from spes_peer.run.signed import Signer
+
+OpenTunnel = Callable[[PeerId, tuple[str, ...]], Awaitable[Path]]
+"""From a peer and its libp2p addresses to a Unix socket whose connections end at that peer's gRPC server."""
+
+_FIRST_BACKOFF_SECONDS = 0.5
+
+
+@dataclass
+class _Peer:
+    entry: PeerEntry | None = None
+    link: Link | None = None
+    num_failures: int = 0
+    retry_at: float = 0.0
+    """By the loop's clock."""
+    why: str = ""
+    dialling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Connections:
+    """One link per peer, over whichever transport reaches it."""
+
+    def __init__(self, signer: Signer, open_tunnel: OpenTunnel | None = None) -> None:
+        self._signer = signer
+        self._open_tunnel = open_tunnel
+        self._peers: dict[PeerId, _Peer] = {}
+        self._retired: list[grpc.aio.Channel] = []
+
+    @property
+    def peer_id(self) -> PeerId:
+        """This peer's own."""
+        return self._signer.identity.peer_id
+
+    def entry_of(self, peer_id: PeerId) -> PeerEntry | None:
+        return self._peers[peer_id].entry if peer_id in self._peers else None
+
+    def transport_of(self, peer_id: PeerId) -> Transport | None:
+        """What carries calls to `peer_id` now; None without a link."""
+        peer = self._peers.get(peer_id)
+        return peer.link.transport if peer is not None and peer.link is not None else None
+
+    def update_entry(self, entry: PeerEntry) -> None:
+        """Take a verified entry, unless a newer one is known. New addresses end a back-off and an old link."""
+        peer = self._peers.setdefault(entry.peer_id, _Peer())
+        old = peer.entry
+        if old is not None and (entry.incarnation, entry.written_at) < (old.incarnation, old.written_at):
+            return
+        peer.entry = entry
+        if old is None or _reached_by(old) != _reached_by(entry):
+            peer.num_failures, peer.retry_at = 0, 0.0
+            self.drop(entry.peer_id)
+
+    async def to(self, peer_id: PeerId) -> Link:
+        """A link that was ready when it was last used; `Unreachable` says what was tried."""
+        peer = self._peers.get(peer_id)
+        if peer is None or peer.entry is None:
+            raise Unreachable(f"no address of {peer_id} is known")
+        async with peer.dialling:
+            if peer.link is None:
+                peer.link = await self._dial_with_backoff(peer, peer.entry)
+            return peer.link
+
+    def drop(self, peer_id: PeerId) -> None:
+        """Hand out this link no more. Calls on it that still run go on."""
+        peer = self._peers.get(peer_id)
+        if peer is not None and peer.link is not None:
+            self._retired.append(peer.link.channel)
+            peer.link = None
+
+    async def close(self) -> None:
+        """Close every link; calls that still run end."""
+        for peer_id in self._peers:
+            self.drop(peer_id)
+        for channel in self._retired:
+            await channel.close(None)
+        self._retired.clear()
+
+    def _lost(self, link: Link) -> None:
+        peer = self._peers.get(link.peer_id)
+        if peer is not None and peer.link is link:
+            self.drop(link.peer_id)
+
+    async def _dial_with_backoff(self, peer: _Peer, entry: PeerEntry) -> Link:
+        now = asyncio.get_running_loop().time
+        if now() < peer.retry_at:
+            raise Unreachable(f"{peer.why} (tried again in {peer.retry_at - now():.0f} s)")
+        await self._close_dead_channels()
+        try:
+            link = await self._dial(entry)
+        except Unreachable as error:
+            pause_seconds = min(_FIRST_BACKOFF_SECONDS * 2**peer.num_failures, MAX_BACKOFF_SECONDS)
+            peer.num_failures, peer.retry_at, peer.why = peer.num_failures + 1, now() + pause_seconds, str(error)
+            raise
+        peer.num_failures = 0
+        return link
+
+    async def _dial(self, entry: PeerEntry) -> Link:
+        failures = []
+        for address in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
+            try:
+                return await self._open(entry, "grpc", parse_endpoint(address).target, DIAL_SECONDS)
+            except (BadConfiguration, Unreachable) as error:
+                failures.append(str(error))
+        if entry.libp2p_addresses and self._open_tunnel is not None:
+            try:
+                async with asyncio.timeout(TUNNEL_SECONDS):
+                    path = await self._open_tunnel(entry.peer_id, entry.libp2p_addresses)
+                return await self._open(entry, "libp2p", f"unix:{path}", TUNNEL_SECONDS)
+            except TimeoutError:
+                failures.append(f"no libp2p tunnel in {TUNNEL_SECONDS:.0f} s")
+            except SpesError as error:
+                failures.append(f"no libp2p tunnel: {error}")
+        raise Unreachable(f"cannot reach {entry.peer_id}: {'; '.join(failures) or 'its entry has no address for us'}")
+
+    async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
+        channel = await open_channel(target, _pem(entry), timeout_seconds)
+        return Link(entry.peer_id, transport, channel, self._signer, self._lost)
+
+    async def _close_dead_channels(self) -> None:
+        """Closing a channel cancels its calls, so only channels without a connection are closed before the end."""
+        dead = [c for c in self._retired if c.get_state() is not grpc.ChannelConnectivity.READY]
+        self._retired = [c for c in self._retired if c not in dead]
+        for channel in dead:
+            await channel.close(None)
+
+
+async def open_channel(target: str, certificate_pem: bytes, timeout_seconds: float) -> grpc.aio.Channel:
+    """A channel that is connected to a server with that very certificate, or `Unreachable`."""
+    credentials = grpc.ssl_channel_credentials(root_certificates=certificate_pem)
+    channel = grpc.aio.secure_channel(target, credentials, options=grpc_options.CHANNEL)
+    is_connected = False
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await _connected(channel, target)
+        is_connected = True
+    except TimeoutError:
+        raise Unreachable(f"{target} does not answer in {timeout_seconds:.0f} s") from None
+    finally:
+        if not is_connected:
+            await channel.close(None)
+    return channel
+
+
+async def _connected(channel: grpc.aio.Channel, target: str) -> None:
+    # channel_ready() would go on trying until the time-out; a refusal is known at once.
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise Unreachable(f"{target} refuses, or is not the node it should be")
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+
+
+def pem_of(certificate_der: bytes) -> bytes:
+    """As gRPC takes a certificate; `BadMessage` for bytes that are none."""
+    try:
+        return x509.load_der_x509_certificate(certificate_der).public_bytes(Encoding.PEM)
+    except ValueError:
+        raise BadMessage("bytes that are not a certificate") from None
+
+
+def _pem(entry: PeerEntry) -> bytes:
+    try:
+        return pem_of(entry.certificate)
+    except BadMessage as error:
+        raise Unreachable(f"cannot reach {entry.peer_id}: its entry holds {error}") from None
+
+
+def _reached_by(entry: PeerEntry) -> tuple[object, ...]:
+    return entry.grpc_addresses, entry.libp2p_addresses, entry.certificate

@@ -1,0 +1,110 @@
+"""Fetching blobs: one transfer per name, shared by all who want it, kept on disk until it is complete."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spes_peer.blobs import BlobName, check_name
+from spes_peer.errors import BadMessage, SpesError
+from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.limits import MAX_BLOB_BYTES
+from spes_peer.exchange.traffic import Traffic
+from spes_peer.exchange.transfer import Means, Transfer
+from spes_peer.identity import PeerId
+
+Wanted = tuple[str, int, Sequence[PeerId]]
+"""Name, announced size in bytes, peers that may have it."""
+
+
+@dataclass
+class _Running:
+    name: BlobName
+    size_bytes: int
+    sources: list[PeerId]
+    task: "asyncio.Task[None]"
+    transfer: Transfer | None = None
+    num_waiting: int = 0
+
+    def add_sources(self, sources: Iterable[PeerId]) -> None:
+        self.sources.extend(sources)
+        if self.transfer is not None:
+            self.transfer.add_sources(self.sources)
+
+
+class Fetcher:
+    """Brings blobs into the store, each verified piece by piece and served on meanwhile."""
+
+    def __init__(self, holdings: Holdings, connections: Connections, traffic: Traffic, stall_seconds: float) -> None:
+        self._means = Means(holdings, connections, traffic, stall_seconds)
+        self._running: dict[BlobName, _Running] = {}
+        self._bad: defaultdict[BlobName, set[PeerId]] = defaultdict(set)
+        self.bad_sources = self._means.bad_sources
+        """How often each peer sent bytes that were not what they should be."""
+
+    async def fetch(self, name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
+        """Returns when the blob is in the store. `size_bytes` is what was announced: another size is refused.
+        `Unreachable` names the sources tried and why none did; what has arrived by then is kept for the next attempt.
+        There is no limit on the time it takes, only on the time in which nothing arrives."""
+        blob_name = check_name(name)
+        if not 0 <= size_bytes <= MAX_BLOB_BYTES:
+            raise BadMessage(f"blob {name} is announced with {size_bytes} bytes; at most {MAX_BLOB_BYTES} are fetched")
+        store = self._means.holdings.store
+        if store.has(name):
+            if store.size_bytes(name) != size_bytes:
+                raise BadMessage(f"blob {name} has {store.size_bytes(name)} bytes, not the {size_bytes} announced")
+            return
+        await self._join(self._running.get(blob_name) or self._start(blob_name, size_bytes), size_bytes, sources)
+
+    async def fetch_all(self, wanted: Sequence[Wanted], parallel: int = 4) -> None:
+        """Fetch every blob, some at a time. Tries all of them before it raises the first error."""
+        turns = asyncio.Semaphore(parallel)
+        failures: list[SpesError] = []
+
+        async def fetch_one(name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
+            async with turns:
+                try:
+                    await self.fetch(name, size_bytes, sources)
+                except SpesError as error:
+                    failures.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for one in wanted:
+                group.create_task(fetch_one(*one))
+        if failures:
+            raise failures[0]
+
+    def _start(self, name: BlobName, size_bytes: int) -> _Running:
+        running = _Running(name, size_bytes, [], asyncio.create_task(self._run(name, size_bytes), name=f"fetch {name}"))
+        self._running[name] = running
+        return running
+
+    async def _join(self, running: _Running, size_bytes: int, sources: Sequence[PeerId]) -> None:
+        if running.size_bytes != size_bytes:
+            raise BadMessage(f"the blob is announced with {size_bytes} bytes and with {running.size_bytes}")
+        running.add_sources(sources)
+        running.num_waiting += 1
+        try:
+            await asyncio.shield(running.task)
+        finally:
+            running.num_waiting -= 1
+            if not running.num_waiting and not running.task.done():  # all who wanted it were cancelled
+                del self._running[running.name]  # so that nobody joins what is ending
+                running.task.cancel()
+                await asyncio.wait([running.task])
+
+    async def _run(self, name: BlobName, size_bytes: int) -> None:
+        running, holdings = self._running[name], self._means.holdings
+        try:
+            partial = await asyncio.to_thread(holdings.begin, name, size_bytes)
+            first_piece = random.randrange(partial.num_pieces)
+            running.transfer = Transfer(partial, self._means, self._bad[name], first_piece)
+            running.add_sources(())
+            await running.transfer.run()
+            await asyncio.to_thread(holdings.finish, partial)
+            self._bad.pop(name, None)
+        finally:
+            if self._running.get(name) is running:
+                del self._running[name]

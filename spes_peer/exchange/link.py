@@ -1,0 +1,98 @@
+"""A connection to one peer: its calls, each with a token, a time-out and our own errors.
+
+Whoever calls does not know which transport carries the call.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import grpc
+
+from spes_peer.errors import BadMessage, BadSignature, BlobMissing, PeerError, Unreachable
+from spes_peer.exchange.limits import Busy
+from spes_peer.exchange.tokens import TOKEN_KEY, make_token
+from spes_peer.exchange.traffic import Transport
+from spes_peer.identity import PeerId
+from spes_peer.run.signed import Signer
+from spes_peer.wire.peer_pb2_grpc import PeerStub
+
+_END = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+_ERRORS: dict[grpc.StatusCode, type[PeerError] | type[BlobMissing]] = {
+    grpc.StatusCode.NOT_FOUND: BlobMissing,
+    grpc.StatusCode.INVALID_ARGUMENT: BadMessage,
+    grpc.StatusCode.UNAUTHENTICATED: BadSignature,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
+}
+
+
+class Stalled(Unreachable):
+    """It is there and sends nothing."""
+
+
+class Link:
+    """`stub` has the calls of proto/peer.proto; `call` and `stream` make them with tokens, time-outs and our errors."""
+
+    def __init__(
+        self,
+        peer_id: PeerId,
+        transport: Transport,
+        channel: grpc.aio.Channel,
+        signer: Signer,
+        on_lost: Callable[["Link"], None] = lambda _link: None,
+    ) -> None:
+        self.peer_id = peer_id
+        self.transport = transport
+        self.channel = channel
+        self.stub: Any = PeerStub(channel)  # type: ignore[no-untyped-call]
+        self._signer = signer
+        self._on_lost = on_lost
+
+    def metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """A fresh token; for calls made on `stub` directly."""
+        return ((TOKEN_KEY, make_token(self._signer, self.peer_id, time.time())),)
+
+    async def call(self, method: Any, request: Any, timeout_seconds: float) -> Any:
+        """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none."""
+        with self._our_errors():
+            return await method(request, metadata=self.metadata(), timeout=timeout_seconds)
+
+    async def stream(self, method: Any, request: Any, stall_seconds: float) -> AsyncGenerator[Any, None]:
+        """The answers of a method of `stub` with many; `Stalled` when none comes for `stall_seconds`."""
+        call = method(request, metadata=self.metadata())
+        try:
+            while True:
+                with self._our_errors():
+                    async with asyncio.timeout(stall_seconds):
+                        answer = await call.read()
+                if answer is _END:
+                    return
+                yield answer
+        except TimeoutError:
+            raise Stalled(f"{self.peer_id} sent nothing for {stall_seconds:g} s") from None
+        finally:
+            call.cancel()
+
+    @contextlib.contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                self._on_lost(self)
+            raise _ours(self.peer_id, error) from None
+        except asyncio.CancelledError:
+            # gRPC also raises this when the channel is closed under a call; that must not look like our task's end.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Unreachable(f"the connection to {self.peer_id} was closed") from None
+
+
+def _ours(peer_id: PeerId, error: grpc.aio.AioRpcError) -> PeerError | BlobMissing:
+    # A stranger's words: cut, and without control characters, before a log or a terminal gets them.
+    said = "".join(sign if sign.isprintable() else " " for sign in (error.details() or "")[:200])
+    kind = _ERRORS.get(error.code(), Unreachable)
+    return kind(f"{peer_id}: {error.code().name}: {said}" if said else f"{peer_id}: {error.code().name}")

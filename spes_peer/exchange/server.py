@@ -1,0 +1,276 @@
+"""What this node serves to every other: records, blobs, and its coordinator's ear, on a TCP port and a Unix socket.
+
+The Unix socket is where the libp2p node pipes inbound streams to, so one service answers both transports. Everything a
+caller sends is bounded and checked here; what this node *is* (`Host`) is the daemon's to say.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from spes_peer.blobs import num_pieces_of
+from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMissing, SpesError, Unreachable
+from spes_peer.exchange import grpc_options
+from spes_peer.exchange.addresses import Endpoint, parse_endpoint
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.introduction import Description
+from spes_peer.exchange.limits import (
+    CHUNK_BYTES,
+    MAX_CALLS,
+    MAX_PIECES_PER_REQUEST,
+    MAX_RECORDS_PER_CALL,
+    SEND_STALL_SECONDS,
+    Busy,
+    Slots,
+)
+from spes_peer.exchange.tokens import TOKEN_KEY, check_token
+from spes_peer.exchange.traffic import Traffic, Transport
+from spes_peer.identity import PeerId, TlsIdentity
+from spes_peer.run.records import CertifiedRecord, Snapshot
+from spes_peer.run.signed import Signed
+from spes_peer.wire import convert
+from spes_peer.wire.peer_pb2 import (
+    DescribeRequest,
+    FetchReply,
+    FetchRequest,
+    HaveReply,
+    HaveRequest,
+    RecordsRequest,
+    Snapshots,
+    SnapshotsRequest,
+)
+from spes_peer.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
+
+logger = logging.getLogger(__name__)
+
+_OUTBOX_MESSAGES = 1_000  # a member that is so far behind does not read
+_MAX_SOCKET_PATH_BYTES = 100  # the kernel takes 107
+Context = Any  # grpc.aio.ServicerContext
+
+
+class Host(Protocol):
+    """The node behind the service."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    @property
+    def run_id(self) -> bytes: ...
+
+    def description(self) -> Description:
+        """For newcomers; the only answer that needs no token."""
+
+    def records_from(self, round: int) -> Iterable[CertifiedRecord]:
+        """Oldest first."""
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Newest first."""
+
+    async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
+        """Talk with a member until `incoming` ends; cancelled when the connection breaks. The messages' signatures
+        are the host's to check. `send` never waits; after a member has stopped reading, its call ends. A host that
+        is no coordinator returns at once, which closes the call."""
+
+
+class PeerServer:
+    """The running service."""
+
+    def __init__(self, server: grpc.aio.Server, port: int | None, unix_path: Path) -> None:
+        self.port = port
+        """None when it listens for nobody outside."""
+        self._server = server
+        self._unix_path = unix_path
+
+    @classmethod
+    async def start(
+        cls, host: Host, holdings: Holdings, tls: TlsIdentity, listen: str | None, unix_path: Path, traffic: Traffic
+    ) -> "PeerServer":
+        """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
+        `BadConfiguration` when that cannot be."""
+        endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
+        _make_way(unix_path)
+        server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
+        add_PeerServicer_to_server(_Service(host, holdings, traffic), server)  # type: ignore[no-untyped-call]
+        credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
+        try:
+            port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
+        except RuntimeError:
+            raise BadConfiguration(_why_not_bound(endpoint)) from None
+        server.add_secure_port(f"unix:{unix_path}", credentials)
+        await server.start()
+        return cls(server, port, unix_path)
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Take no more calls; end those that still run after `grace_seconds`."""
+        await self._server.stop(grace_seconds)
+        self._unix_path.unlink(missing_ok=True)
+
+
+def _make_way(unix_path: Path) -> None:
+    if len(os.fsencode(unix_path)) > _MAX_SOCKET_PATH_BYTES:
+        raise BadConfiguration(f"the path {unix_path} is too long for a socket; choose a shorter state folder")
+    unix_path.unlink(missing_ok=True)  # of an earlier start that was killed
+
+
+def _why_not_bound(endpoint: Endpoint | None) -> str:
+    # gRPC does not say why: try it ourselves.
+    assert endpoint is not None
+    family = socket.AF_INET6 if endpoint.ip_version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((endpoint.host, endpoint.port))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if "in use" in reason:
+            return (
+                f"port {endpoint.port} on {endpoint.host} is in use; stop what uses it, or choose another with --listen"
+            )
+        return f"cannot listen on {endpoint}: {reason}; choose another address with --listen"
+    return f"port {endpoint.port} on {endpoint.host} was in use a moment ago; try again"
+
+
+_CODES: list[tuple[type[SpesError], grpc.StatusCode]] = [
+    (BadSignature, grpc.StatusCode.UNAUTHENTICATED),
+    (BadMessage, grpc.StatusCode.INVALID_ARGUMENT),
+    (BlobMissing, grpc.StatusCode.NOT_FOUND),
+    (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (SpesError, grpc.StatusCode.ABORTED),
+]
+
+
+def _answering(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Our errors become status codes; a fault of our own is logged and told to nobody."""
+
+    @functools.wraps(method)
+    async def answer(self: "_Service", request: Any, context: Context) -> Any:
+        try:
+            return await method(self, request, context)
+        except SpesError as error:
+            code = next(code for kind, code in _CODES if isinstance(error, kind))
+            await context.abort(code, str(error))
+        except (grpc.aio.AbortError, grpc.RpcError):
+            raise
+        except Exception:
+            logger.exception("a call failed method=%s", method.__name__)
+            await context.abort(grpc.StatusCode.INTERNAL, "failed")
+
+    return answer
+
+
+class _Service(PeerServicer):
+    """The calls of proto/peer.proto."""
+
+    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic) -> None:
+        self._host = host
+        self._holdings = holdings
+        self._traffic = traffic
+        self._slots = Slots()
+
+    @_answering
+    async def Describe(self, request: DescribeRequest, context: Context) -> Any:
+        return convert.to_message(self._host.description())
+
+    @_answering
+    async def Records(self, request: RecordsRequest, context: Context) -> None:
+        self._caller(context)
+        for record in islice(self._host.records_from(request.from_round), MAX_RECORDS_PER_CALL):
+            await _write(context, convert.to_message(record))
+
+    @_answering
+    async def ListSnapshots(self, request: SnapshotsRequest, context: Context) -> Snapshots:
+        self._caller(context)
+        reply = Snapshots()
+        for snapshot in self._host.snapshots():
+            reply.snapshots.append(convert.to_message(snapshot))  # type: ignore[arg-type]
+        return reply
+
+    @_answering
+    async def Have(self, request: HaveRequest, context: Context) -> HaveReply:
+        self._caller(context)
+        have = self._holdings.have(request.name)
+        return HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
+
+    @_answering
+    async def Fetch(self, request: FetchRequest, context: Context) -> None:
+        caller, transport = self._caller(context), _transport(context)
+        have = self._holdings.have(request.name)
+        if len(request.pieces) > MAX_PIECES_PER_REQUEST:
+            raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
+        if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
+            raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
+        with self._slots.hold(caller):
+            if request.with_digests:
+                await _write(context, FetchReply(digests=self._holdings.digests(request.name)))
+            for index in request.pieces:
+                piece = await asyncio.to_thread(self._holdings.read_piece, request.name, index)
+                for start in range(0, max(len(piece), 1), CHUNK_BYTES):
+                    chunk = piece[start : start + CHUNK_BYTES]
+                    await _write(context, FetchReply(piece=index, content=chunk))
+                    self._traffic.sent(caller, transport, len(chunk))
+
+    @_answering
+    async def Attend(self, request_iterator: AsyncIterator[Any], context: Context) -> None:
+        caller = self._caller(context)
+        outbox: asyncio.Queue[Signed] = asyncio.Queue(_OUTBOX_MESSAGES)
+        writing = asyncio.create_task(_write_all(context, outbox))
+        talking = asyncio.create_task(self._host.attend(caller, _signed(request_iterator), _sender(outbox, writing)))
+        try:
+            await asyncio.wait((writing, talking), return_when=asyncio.FIRST_COMPLETED)
+            if not talking.done():
+                raise Unreachable("you do not read what you are sent")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(outbox.join(), timeout=1.0)  # let the last words out
+            talking.result()
+        finally:
+            for task in (writing, talking):
+                task.cancel()
+            await asyncio.gather(writing, talking, return_exceptions=True)
+
+    def _caller(self, context: Context) -> PeerId:
+        tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
+        return check_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id, time.time())
+
+
+def _transport(context: Context) -> Transport:
+    return "libp2p" if context.peer().startswith("unix") else "grpc"
+
+
+async def _write(context: Context, message: Any) -> None:
+    """Send one message; a caller that takes nothing for long loses its call."""
+    try:
+        async with asyncio.timeout(SEND_STALL_SECONDS):
+            await context.write(message)
+    except TimeoutError:
+        raise Unreachable("you do not read what you are sent") from None
+
+
+async def _signed(messages: AsyncIterator[Any]) -> AsyncIterator[Signed]:
+    async for message in messages:
+        yield convert.from_message(Signed, message)
+
+
+def _sender(outbox: "asyncio.Queue[Signed]", writing: "asyncio.Task[None]") -> Callable[[Signed], None]:
+    def send(message: Signed) -> None:
+        try:
+            outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            writing.cancel()
+
+    return send
+
+
+async def _write_all(context: Context, outbox: "asyncio.Queue[Signed]") -> None:
+    while True:
+        message = await outbox.get()
+        await _write(context, convert.to_message(message))
+        outbox.task_done()

@@ -1,0 +1,57 @@
+"""How many bytes of blobs went to and came from whom, over which transport. Piece payload only, no framing."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from spes_peer.identity import PeerId
+
+Transport = Literal["grpc", "libp2p"]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes to and from one peer over one transport."""
+
+    peer: PeerId
+    transport: Transport
+    sent_bytes: int
+    received_bytes: int
+
+
+class Traffic:
+    """Counters that only rise; copies of them are compared to see what one round moved."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[tuple[PeerId, Transport]] = Counter()
+        self._received: Counter[tuple[PeerId, Transport]] = Counter()
+
+    def sent(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
+        self._sent[peer, transport] += num_bytes
+
+    def received(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
+        self._received[peer, transport] += num_bytes
+
+    def snapshot(self) -> "Traffic":
+        """A copy that stands still."""
+        return self.since(Traffic())
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """What was moved after the snapshot `earlier`."""
+        difference = Traffic()
+        difference._sent = self._sent - earlier._sent
+        difference._received = self._received - earlier._received
+        return difference
+
+    def flows(self) -> tuple[Flow, ...]:
+        """One for each peer and transport that moved anything, in order."""
+        keys = sorted({*self._sent, *self._received})
+        return tuple(Flow(*key, self._sent[key], self._received[key]) for key in keys)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent.total()
+
+    @property
+    def received_bytes(self) -> int:
+        return self._received.total()

@@ -1,0 +1,259 @@
+"""Fetching over real sockets: from many sources, some of them bad, through cuts and restarts."""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from exchange_nodes import Node, eventually, running
+
+from spes_peer.blobs import PIECE_BYTES, BlobStore
+from spes_peer.errors import BadMessage, Unreachable
+from spes_peer.exchange.fetch import Fetcher
+from spes_peer.exchange.holdings import Have, Holdings
+from spes_peer.exchange.traffic import Flow, Traffic
+from spes_peer.exchange.transfer import PieceOrder, Source
+from spes_peer.identity import Identity
+
+CONTENT = random.Random(2).randbytes(11 * PIECE_BYTES + 77)
+NUM_PIECES = 12
+
+
+class Corrupt(Holdings):
+    """Serves other bytes than it has."""
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        content = super().read_piece(name, index)
+        return bytes([content[0] ^ 1]) + content[1:]
+
+
+class Stalling(Holdings):
+    """Promises everything and sends nothing until it is released."""
+
+    released = threading.Event()
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        self.released.wait(20)
+        return super().read_piece(name, index)
+
+
+class Counting(Holdings):
+    """Remembers which pieces it was asked for."""
+
+    def __init__(self, store: BlobStore) -> None:
+        super().__init__(store)
+        self.asked: list[int] = []
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        self.asked.append(index)
+        return super().read_piece(name, index)
+
+
+class Cut(Counting):
+    """Fails after three pieces, until it is mended."""
+
+    is_mended = False
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        if not self.is_mended and len(self.asked) >= 3:
+            raise OSError("cut")
+        return super().read_piece(name, index)
+
+
+@pytest.fixture(autouse=True)
+def _let_go() -> AsyncIterator[None]:
+    Stalling.released.clear()
+    yield  # type: ignore[misc]
+    Stalling.released.set()
+
+
+async def test_a_blob_comes_from_several_sources_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, Counting, Holdings) as (one, two, newcomer):
+        blob = one.store.put(CONTENT)
+        two.store.put(CONTENT)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [one.peer_id, two.peer_id])
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert one.holdings.asked  # type: ignore[attr-defined]
+        assert two.holdings.asked  # type: ignore[attr-defined]
+        assert sorted(one.holdings.asked + two.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
+        assert newcomer.traffic.received_bytes == len(CONTENT)
+        assert one.traffic.sent_bytes + two.traffic.sent_bytes == len(CONTENT)
+        assert {flow.transport for flow in newcomer.traffic.flows()} == {"grpc"}
+
+
+async def test_corrupted_bytes_and_a_stall_cost_their_source_only(tmp_path: Path) -> None:
+    async with running(tmp_path, Corrupt, Stalling, Holdings, Holdings) as (corrupt, stalling, good, newcomer):
+        blob = corrupt.store.put(CONTENT)
+        for node in (stalling, good):
+            node.store.put(CONTENT)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [n.peer_id for n in (corrupt, stalling, good)])
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert newcomer.fetcher.bad_sources == {corrupt.peer_id: 1}
+        Stalling.released.set()
+
+
+async def test_a_source_of_bad_bytes_is_not_asked_again_for_the_blob(tmp_path: Path) -> None:
+    async with running(tmp_path, Corrupt, Holdings) as (corrupt, newcomer):
+        blob = corrupt.store.put(CONTENT)
+        for _ in range(2):
+            with pytest.raises(Unreachable):
+                await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [corrupt.peer_id])
+        assert newcomer.fetcher.bad_sources == {corrupt.peer_id: 1}
+        assert not newcomer.store.has(blob.name)
+
+
+async def test_who_was_tried_and_why_it_did_not_do_is_said(tmp_path: Path) -> None:
+    async with running(tmp_path, Stalling, Holdings, Holdings) as (stalling, empty, newcomer):
+        blob = stalling.store.put(b"content")
+        nobody = Identity.generate().peer_id
+        with pytest.raises(Unreachable) as failure:
+            await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [stalling.peer_id, empty.peer_id, nobody])
+        Stalling.released.set()
+        assert f"{stalling.peer_id}: {stalling.peer_id} sent nothing for 1 s" in str(failure.value)
+        assert f"{empty.peer_id}: has none of the missing pieces" in str(failure.value)
+        assert f"{nobody}: no address of {nobody} is known" in str(failure.value)
+
+
+async def test_another_size_than_the_announced_one_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, Holdings, Holdings) as (source, newcomer):
+        blob = source.store.put(b"content")
+        with pytest.raises(Unreachable, match="has 7 bytes, not the 8 announced"):
+            await newcomer.fetcher.fetch(blob.name, 8, [source.peer_id])
+        for size_bytes in (-1, 1 << 40):
+            with pytest.raises(BadMessage, match="at most"):
+                await newcomer.fetcher.fetch(blob.name, size_bytes, [source.peer_id])
+        await newcomer.fetcher.fetch(blob.name, 7, [source.peer_id])
+        with pytest.raises(BadMessage, match="has 7 bytes, not the 8 announced"):
+            await newcomer.fetcher.fetch(blob.name, 8, [source.peer_id])
+
+
+async def test_a_cut_transfer_is_resumed_after_a_restart_where_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path, Cut, Holdings) as (source, newcomer):
+        blob = source.store.put(CONTENT)
+        with pytest.raises(Unreachable, match="INTERNAL"):
+            await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
+        before, source.holdings.asked, source.holdings.is_mended = source.holdings.asked, [], True  # type: ignore[attr-defined]
+        restarted = Fetcher(Holdings(newcomer.store), newcomer.connections, newcomer.traffic, stall_seconds=1.0)
+        await restarted.fetch(blob.name, blob.size_bytes, [source.peer_id])
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert sorted(before + source.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
+
+
+async def test_a_partial_blob_is_served_on_while_it_is_on_its_way(tmp_path: Path) -> None:
+    async with running(tmp_path, Holdings, Holdings, Holdings) as (source, middle, newcomer):
+        blob = source.store.put(CONTENT)
+        partial = middle.holdings.begin(blob.name, blob.size_bytes)
+        partial.accept_digests(source.store.digests(blob.name))
+        for index in range(4):
+            partial.accept_piece(index, source.store.read_piece(blob.name, index))
+        fetching = asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [middle.peer_id]))
+        await eventually(lambda: newcomer.holdings.have(blob.name).pieces == {0, 1, 2, 3})
+        assert not fetching.done()
+        await middle.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
+        await fetching  # the rest came from the same source, as it got it
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert source.traffic.sent_bytes == len(CONTENT) - 4 * PIECE_BYTES
+
+
+async def test_several_who_want_one_blob_share_one_transfer(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, Holdings) as (source, newcomer):
+        blob = source.store.put(CONTENT)
+        nobody = Identity.generate().peer_id
+        fetches = [newcomer.fetcher.fetch(blob.name, blob.size_bytes, [peer]) for peer in (nobody, source.peer_id)]
+        await asyncio.gather(*fetches, newcomer.fetcher.fetch(blob.name, blob.size_bytes, []))
+        assert sorted(source.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
+
+
+async def test_a_transfer_goes_on_for_those_who_still_want_it(tmp_path: Path) -> None:
+    async with running(tmp_path, Stalling, Holdings) as (source, newcomer):
+        blob = source.store.put(b"content")
+        first, second = (
+            asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])) for _ in range(2)
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        Stalling.released.set()
+        await second
+        assert first.cancelled()
+        assert newcomer.store.has(blob.name)
+
+
+async def test_a_cancelled_transfer_can_be_begun_again_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, Stalling, Holdings) as (source, newcomer):
+        blob = source.store.put(b"content")
+        first = asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id]))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)  # it is ending, and has not ended
+        Stalling.released.set()
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
+
+
+async def test_many_blobs_are_fetched_and_one_that_cannot_be_had_spoils_no_other(tmp_path: Path) -> None:
+    async with running(tmp_path, Holdings, Holdings) as (source, newcomer):
+        blobs = [source.store.put(bytes([index]) * (index * 50_000)) for index in range(8)]
+        wanted = [(blob.name, blob.size_bytes, [source.peer_id]) for blob in blobs]
+        with pytest.raises(Unreachable, match="nobody is known to have it"):
+            await newcomer.fetcher.fetch_all([("0" * 64, 5, []), *wanted])
+        assert all(newcomer.store.has(blob.name) for blob in blobs)
+
+
+async def test_a_source_that_dies_in_the_middle_is_replaced_by_another(tmp_path: Path) -> None:
+    async with running(tmp_path, Stalling, Holdings, Holdings) as (dying, other, newcomer):
+        blob = dying.store.put(CONTENT)
+        fetching = asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [dying.peer_id]))
+        await eventually(lambda: newcomer.holdings.have(blob.name).size_bytes > 0)
+        assert dying.server is not None
+        await dying.server.stop(0.0)
+        other.store.put(CONTENT)
+        await asyncio.gather(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [other.peer_id]), fetching)
+        assert newcomer.store.read(blob.name) == CONTENT
+
+
+async def test_bytes_through_a_unix_socket_count_as_libp2p(tmp_path: Path) -> None:
+    hidden = Node(tmp_path / "hidden")
+
+    async def open_tunnel(peer_id: str, addresses: tuple[str, ...]) -> Path:
+        assert (peer_id, addresses) == (hidden.peer_id, ("/p2p-circuit",))
+        return hidden.unix_path
+
+    newcomer = Node(tmp_path / "newcomer", open_tunnel=open_tunnel)
+    try:
+        await hidden.start(listen=None)
+        newcomer.connections.update_entry(hidden.entry(libp2p_addresses=["/p2p-circuit"]))
+        blob = hidden.store.put(CONTENT)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [hidden.peer_id])
+        (received,), (sent,) = newcomer.traffic.flows(), hidden.traffic.flows()
+        assert (received.peer, received.transport, received.received_bytes) == (hidden.peer_id, "libp2p", len(CONTENT))
+        assert (sent.peer, sent.transport, sent.sent_bytes) == (newcomer.peer_id, "libp2p", len(CONTENT))
+    finally:
+        await newcomer.stop()
+        await hidden.stop()
+
+
+def test_pieces_nobody_was_asked_for_come_first_then_those_that_are_held_up() -> None:
+    order, have = PieceOrder(8, first=6), Have(8 * PIECE_BYTES, frozenset({0, 1, 2, 5, 6}))
+    assert order.choose(set(), set(), set(), have) == [6, 0, 1, 2]
+    assert order.choose({6}, {0, 1}, {0}, have) == [2, 5]
+    assert order.choose({6}, {0, 1, 2, 5}, {0, 7}, have) == [0]
+    assert order.choose({6}, {0, 1, 2, 5}, set(), have) == []
+
+
+def test_a_source_that_is_silent_or_takes_for_ever_is_slow() -> None:
+    source = Source(Identity.generate().peer_id, request_at=100.0, heard_at=104.0)
+    assert not source.is_slow(108.9, stall_seconds=15.0)
+    assert source.is_slow(109.1, stall_seconds=15.0)
+    source.heard_at = 131.0
+    assert source.is_slow(131.0, stall_seconds=15.0)
+
+
+def test_traffic_is_counted_per_peer_and_transport_and_between_two_moments() -> None:
+    traffic, peer = Traffic(), Identity.generate().peer_id
+    traffic.sent(peer, "grpc", 5)
+    before = traffic.snapshot()
+    traffic.sent(peer, "grpc", 2)
+    traffic.received(peer, "libp2p", 3)
+    assert traffic.since(before).flows() == (Flow(peer, "grpc", 2, 0), Flow(peer, "libp2p", 0, 3))
+    assert (traffic.sent_bytes, traffic.received_bytes, before.sent_bytes) == (7, 3, 5)
