@@ -1,6 +1,7 @@
 """The dashboard on a screen, against a real control server on a Unix socket."""
 
 import asyncio
+import contextlib
 import os
 import pty
 import signal
@@ -275,3 +276,36 @@ async def test_a_signal_gives_the_terminal_back(socket_path: Path, number: signa
         assert termios.tcgetattr(terminal.terminal) == terminal.settings
     finally:
         terminal.close()
+
+
+async def test_a_continue_signal_does_not_start_the_screen_anew(socket_path: Path) -> None:
+    terminal = Terminal(socket_path)
+    try:
+        await terminal.reads(b"alder")
+        os.kill(terminal.process.pid, signal.SIGCONT)  # a hangup is followed by one
+        os.write(terminal.controller, b"?")
+        await terminal.reads(b"open and close this help")
+        assert terminal.output.count(b"\x1b[?1049h") == 1
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_that_vanishes_ends_the_dashboard(folder: Path) -> None:
+    code = f"import pathlib, tui; tui.run(pathlib.Path({str(folder / 'control.sock')!r}))"
+    pid, controller = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "xterm-256color"
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    output = b""
+    try:
+        while b"waiting for it" not in output:
+            output += os.read(controller, 1 << 16)
+        os.close(controller)
+        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert ended == (pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

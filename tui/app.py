@@ -92,6 +92,8 @@ class Dashboard(App[str]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
+        if not self.is_headless:
+            _never_stop()
         self.register_theme(THEME)
         self.theme = THEME.name
         self._arrange(self.size)
@@ -207,6 +209,16 @@ class Dashboard(App[str]):
             self.notify(safe(said), markup=False)
         except UserError as error:
             self.notify(safe(str(error)), severity="error", markup=False)
+
+
+def _never_stop() -> None:
+    """Take SIGTSTP and SIGCONT away from Textual's driver (8.2.8).
+
+    It starts a second input thread on every SIGCONT, and a kernel that hangs up sends one after SIGHUP: the process
+    would wait for that thread for ever. Nobody misses stopping: Ctrl-Z is a mere key here, and `q` detaches.
+    """
+    for number in (signal.SIGTSTP, signal.SIGCONT):
+        signal.signal(number, lambda *_: None)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
 """The daemon's newest log lines. It follows the end unless somebody scrolled up."""
 
+import functools
 import re
 
 from textual.content import Content
 
-from spes_peer.wire.control_pb2 import LogLine
 from tui import figures
 from tui.look import DIM, ERROR, FAINT, WARNING, safe
 from tui.memory import View
@@ -21,7 +21,7 @@ class LogPanel(Panel):
     def draw(self, view: View, width: int, height: int) -> Drawing:
         if not view.log:
             return Drawing(Content.styled("nothing has happened yet", DIM))
-        return Drawing(Content("\n").join([_line(line) for line in view.log]))
+        return Drawing(Content("\n").join([_line(line.at, line.level, line.text) for line in view.log]))
 
     def _put(self, drawing: Drawing) -> None:
         follows = self.body.is_vertical_scroll_end
@@ -30,8 +30,9 @@ class LogPanel(Panel):
             self.body.scroll_end(animate=False)
 
 
-def _line(line: LogLine) -> Content:
-    colour = _LEVELS.get(line.level, "")
-    text = safe(line.text, _MOST_CHARACTERS)
-    content = Content.assemble((figures.clock(line.at), FAINT), "  ", (text, colour))
+@functools.lru_cache(maxsize=1024)
+def _line(at: float, level: str, text: str) -> Content:
+    colour = _LEVELS.get(level, "")
+    text = safe(text, _MOST_CHARACTERS)
+    content = Content.assemble((figures.clock(at), FAINT), "  ", (text, colour))
     return content if colour else content.highlight_regex(_KEY, style=DIM)

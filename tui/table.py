@@ -1,5 +1,6 @@
 """Tables that fit: the least important columns go first when there is no room."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ class Column:
     rank: int = 0
     is_right: bool = False
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         return max([len(self.title), *(cell.cell_length for cell in self.cells)])
 
