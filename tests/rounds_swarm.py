@@ -112,8 +112,10 @@ class Member:
         self.store: set[str] = set()
         self.refusals: list[str] = []
         self.objections: list[str] = []
-        self.root = swarm.head.record.state_root
-        self.head = swarm.head
+        self.head = swarm.zero
+        self.root = swarm.zero.record.state_root
+        for certified in swarm.certified:
+            self.follow(certified)
 
     def say(self, message: Any) -> None:
         if self.is_alive:
@@ -122,17 +124,21 @@ class Member:
     def apply(self, certified: CertifiedRecord) -> None:
         if certified.sealed.round != self.head.round + 1:
             return
+        self.follow(certified)
+        entry = self.head.record.entry_of(self.peer_id)
+        if entry is None:
+            self.say(AdmissionRequest(self.subsets, 1000.0, 1))
+        elif self.contributes and not self.head.record.is_final:
+            self.contribute()
+
+    def follow(self, certified: CertifiedRecord) -> None:
+        """The state after the next record."""
         self.head = check_certificate(certified, self.head, [ORGANIZER.peer_id], RUN_ID)
         record = self.head.record
         assert record.state_root in ("", self.root) or self.contribution is None
         if record.updates or record.merge_alpha:
             self.root = invented(self.root, [update.blob for update in record.updates], record.merge_alpha)
         self.contribution, self.reports = None, {}
-        entry = record.entry_of(self.peer_id)
-        if entry is None or entry.incarnation != self.incarnation:
-            self.say(AdmissionRequest(self.subsets, 1000.0, 1))
-        elif self.contributes and not record.is_final:
-            self.contribute()
 
     def contribute(self) -> None:
         record = self.head.record
@@ -173,7 +179,7 @@ class Member:
 
     def sign(self, proposal: Proposal) -> None:
         sealed = SealedRecord.from_bytes(proposal.record)
-        own = Own(self.peer_id, self.contribution, self.reports)
+        own = Own(self.peer_id, self.contribution, self.reports, self.incarnation)
         if reason := objections(sealed, self.head, own, self.swarm.layout, BOOTSTRAP):
             self.objections.append(reason)
             return
@@ -187,10 +193,11 @@ class Swarm:
     def __init__(self, manifest: Manifest, subsets: list[tuple[int, ...]], finish_after: int | None = None) -> None:
         self.layout = Layout(manifest)
         self.now = 1_000_000.0
-        self.head = genesis(self.layout).seal()
+        self.zero = self.head = genesis(self.layout).seal()
         certified = sign_genesis(self.head.record, ORGANIZER, RUN_ID)
         check_certificate(certified, None, [ORGANIZER.peer_id], RUN_ID)
         self.records = [self.head.record]
+        self.certified: list[CertifiedRecord] = []
         self.moments = [self.now]
         self.inbox: deque[tuple[Any, Any]] = deque()
         self.state = coordinator.start(Rules(self.layout, finish_after), self.head, self.now)
@@ -219,9 +226,6 @@ class Swarm:
 
     def join(self, number: int, subsets: tuple[int, ...], incarnation: int = 1) -> Member:
         member = Member(number, subsets, self, incarnation)
-        synced = next((other for other in self.members.values() if other.head == self.head), None)
-        if synced is not None:
-            member.head, member.root = synced.head, synced.root
         self.members[member.peer_id] = member
         self.take(coordinator.on_connected(self.state, member.peer_id, self.now))
         member.say(AdmissionRequest(subsets, 1000.0, 1))
@@ -237,6 +241,7 @@ class Swarm:
         if step.certified is not None:
             self.head = check_certificate(step.certified, self.head, [ORGANIZER.peer_id], RUN_ID)
             self.records.append(self.head.record)
+            self.certified.append(step.certified)
             self.moments.append(self.now)
         for out in step.outgoing:
             for member in list(self.members.values()):

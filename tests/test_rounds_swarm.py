@@ -1,7 +1,7 @@
 """Whole rounds: the coordinator's core with made-up members, under a virtual clock."""
 
 import pytest
-from rounds_swarm import BOOTSTRAP, Swarm, changed, invented, replaced, roots
+from rounds_swarm import BOOTSTRAP, Member, Swarm, changed, invented, replaced, roots
 
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.messages import (
@@ -202,21 +202,57 @@ def test_below_the_quorum_the_round_waits_on_and_says_for_whom(swarm: Swarm) -> 
     swarm.until(lambda: swarm.round == 2, seconds=2)
 
 
-def test_a_restarted_member_is_refused_until_the_next_record_admits_its_new_start(swarm: Swarm) -> None:
+def restart(swarm: Swarm, old: Member) -> Member:
+    swarm.die(old)
+    new = swarm.join(old.number, old.subsets, old.incarnation + 1)
+    new.ballot = old.ballot
+    return new
+
+
+def test_a_restarted_member_takes_up_its_place_in_the_open_round(swarm: Swarm) -> None:
     hold_back(swarm, 1)
     swarm.until(lambda: swarm.round == 1)
-    swarm.settle()
-    old = swarm[1]
-    new = swarm.join(old.number, old.subsets, incarnation=2)
-    new.ballot = old.ballot
+    new = restart(swarm, swarm[1])
+    swarm.until(lambda: not swarm.inbox)
+    assert swarm.waiting().waiting_for == (new.peer_id,)
     new.contribute()
-    swarm.until(lambda: swarm.round == 2, seconds=1)  # the old start is gone, so nobody waits for it
-    assert "earlier start" in new.refusals[0]
+    swarm.until(lambda: swarm.round == 2, seconds=1)
+    assert new.peer_id in contributors_of(swarm.head.record, "shared/0000")
     entry = swarm.head.record.entry_of(new.peer_id)
     assert entry is not None
-    assert (entry.incarnation, entry.subsets) == (2, old.subsets)
-    swarm.until(lambda: swarm.round == 3, seconds=1)
-    assert new.peer_id in contributors_of(swarm.head.record, "shared/0000")
+    assert (entry.incarnation, entry.subsets) == (2, new.subsets)
+
+
+def test_a_round_in_which_half_of_the_roster_restarts_still_closes(swarm: Swarm) -> None:
+    hold_back(swarm, 0)
+    hold_back(swarm, 1)
+    swarm.until(lambda: swarm.round == 1)
+    for number in (0, 1):
+        restart(swarm, swarm[number]).contribute()
+    swarm.until(lambda: swarm.round == 2, seconds=1)
+    assert len(contributors_of(swarm.head.record, "shared/0000")) == 4
+
+
+def test_a_record_is_signed_although_half_of_the_roster_restarted_after_contributing(swarm: Swarm) -> None:
+    swarm.until(lambda: swarm.phase == "reducing")
+    for number in (0, 1):
+        restart(swarm, swarm[number])
+    swarm.until(lambda: swarm.round == 2)
+
+
+def test_what_a_newer_start_contributes_replaces_what_the_older_one_did(swarm: Swarm) -> None:
+    hold_back(swarm, 0)
+    swarm.until(lambda: swarm.round == 1)
+    swarm.settle()
+    new = restart(swarm, swarm[1])
+    new.steps = 5
+    new.contribute()
+    swarm.settle()
+    assert new.refusals == []
+    swarm[0].contribute()
+    swarm.until(lambda: swarm.round == 2, seconds=1)
+    tokens = {part.peer_id: part.tokens for update in swarm.head.record.updates for part in update.contributors}
+    assert tokens[new.peer_id] == tokens[swarm[0].peer_id] / 4
 
 
 def test_a_member_that_departs_finishes_its_round_and_is_not_on_the_next_roster(swarm: Swarm) -> None:

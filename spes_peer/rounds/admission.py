@@ -1,7 +1,8 @@
 """Who gets into the next roster: members that are still there, and newcomers that asked.
 
 The record is the authority on ownership. A sitting owner keeps its subsets; who asks for a subset that has an owner
-becomes a further owner of it.
+becomes a further owner of it. A member that starts again takes up its place, in the open round too: were it locked out
+until the next record, a round in which half of the roster restarts could never close.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from spes_peer.identity import PeerId
 from spes_peer.rounds.messages import AdmissionRequest
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
-from spes_peer.run.records import Record, RosterEntry
+from spes_peer.run.records import Record
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,9 @@ class Crowd:
     speeds: Mapping[PeerId, float] = field(default_factory=dict)
     """Newest tokens per second of each peer; 0 when unknown."""
 
-    def is_present(self, entry: RosterEntry) -> bool:
-        """Whether this very start of the member attends; a restarted member is not the one the roster has."""
-        link = self.links.get(entry.peer_id)
-        return link is not None and link.incarnation == entry.incarnation
-
     def present(self, record: Record) -> frozenset[PeerId]:
-        """Members of the roster that attend."""
-        return frozenset(entry.peer_id for entry in record.roster if self.is_present(entry))
+        """Members of the roster that attend, whichever start of them."""
+        return frozenset(entry.peer_id for entry in record.roster if entry.peer_id in self.links)
 
     def heard(self, peer: PeerId, incarnation: int, now: float) -> "Crowd":
         return replace(self, links={**self.links, peer: Link(incarnation, now)})
@@ -128,12 +124,15 @@ class Seat:
 
 
 def next_seats(record: Record, crowd: Crowd) -> tuple[Seat, ...]:
-    """The next roster in peer-id order: members that attend and stay, then whoever asked and attends."""
-    seats = {
-        peer: Seat(peer, crowd.applicants[peer].incarnation, crowd.applicants[peer].subsets)
-        for peer in crowd.applying()
-    }
+    """The next roster in peer-id order: members that attend and stay, and whoever asked and attends.
+
+    What a member asks for counts only from a newer start of it than the roster has.
+    """
+    seats = {peer: crowd.applicants[peer].subsets for peer in crowd.applying()}
     for entry in record.roster:
-        if crowd.is_present(entry) and entry.peer_id not in crowd.departed:
-            seats[entry.peer_id] = Seat(entry.peer_id, entry.incarnation, entry.subsets)
-    return tuple(seats[peer] for peer in sorted(seats))
+        link = crowd.links.get(entry.peer_id)
+        if link is None or entry.peer_id in crowd.departed:
+            continue
+        if entry.peer_id not in seats or link.incarnation == entry.incarnation:
+            seats[entry.peer_id] = entry.subsets
+    return tuple(Seat(peer, crowd.links[peer].incarnation, seats[peer]) for peer in sorted(seats))

@@ -127,8 +127,8 @@ def _member(state: Coordinator, signed: Signed) -> RosterEntry | str:
     entry = state.head.record.entry_of(signed.peer_id)
     if entry is None:
         return f"the sender is not on the roster of round {state.head.round}"
-    if entry.incarnation != signed.incarnation:
-        return f"the roster of round {state.head.round} has an earlier start of the sender; ask to be admitted"
+    if signed.incarnation < entry.incarnation:
+        return f"the roster of round {state.head.round} has a later start of the sender"
     return entry
 
 
@@ -140,13 +140,18 @@ def _take_contribution(state: Coordinator, signed: Signed, contribution: Contrib
     if fault := fault_in_contribution(contribution, entry, state.head.round, state.rules.layout):
         return f"{prefix}: {fault}"
     phase, sender = state.phase, signed.peer_id
-    if isinstance(phase, Training | Reducing) and sender in phase.contributions:
-        same = phase.contributions[sender] == contribution
-        return state if same else f"{prefix}: the sender has made another one before"
+    if isinstance(phase, Training | Reducing) and phase.contributions.get(sender) == contribution:
+        return state  # said again on a new stream
     if not isinstance(phase, Training):
         return f"{prefix}: contributions are closed"
+    if phase.made_by.get(sender, -1) >= signed.incarnation:
+        return f"{prefix}: the sender has made another one before"
+    phase = replace(
+        phase,
+        contributions={**phase.contributions, sender: contribution},
+        made_by={**phase.made_by, sender: signed.incarnation},
+    )
     crowd = replace(state.crowd, speeds={**state.crowd.speeds, sender: contribution.tokens_per_second})
-    phase = replace(phase, contributions={**phase.contributions, sender: contribution})
     return replace(state, crowd=crowd, phase=phase)
 
 

@@ -30,6 +30,8 @@ class Own:
     contribution: Contribution | None = None
     reports: Mapping[BlockId, str] = field(default_factory=dict)
     """Blobs of the updates that it reported as a reducer."""
+    incarnation: int = 0
+    """Of this start of the member."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +204,13 @@ def _fault_in_update(update: Update, case: _Case) -> str | None:
 
 
 def _own_work(case: _Case) -> str | None:
-    """What this member did itself stands in the record as it was, or not at all."""
-    own = case.own
+    """What this member did itself stands in the record as it was, or not at all.
+
+    A start that is newer than the roster's cannot judge this: an earlier start may have done other work in this round.
+    """
+    own, entry = case.own, case.previous.entry_of(case.own.peer_id)
+    if entry is not None and entry.incarnation < own.incarnation:
+        return None
     offers = {} if own.contribution is None else {offer.block: offer.blob for offer in own.contribution.offers}
     for update in case.record.updates:
         part = next((part for part in update.contributors if part.peer_id == own.peer_id), None)

@@ -50,6 +50,8 @@ class Training:
 
     since_at: float
     contributions: Contributions = field(default_factory=dict)
+    made_by: Mapping[PeerId, int] = field(default_factory=dict)
+    """Which start of its maker made each contribution; a newer start may make another."""
     name: str = "training"
 
 

@@ -1,0 +1,93 @@
+"""Random lives and deaths of members: what must hold however they fall."""
+
+import itertools
+import random
+
+import pytest
+from rounds_swarm import Member, Swarm, changed
+
+from spes_peer.rounds import coordinator
+from spes_peer.rounds.messages import AdmissionRequest, Departure
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import Record
+
+
+def misfortune(swarm: Swarm, dice: random.Random) -> None:
+    """Something happens to somebody; a member that comes back may be a new start of it."""
+    member = dice.choice(list(swarm.members.values()))
+    match dice.randrange(6):
+        case 0:
+            swarm.die(member, is_noticed=dice.random() < 0.5)
+        case 1 if member.is_alive:
+            member.say(Departure("leaving"))
+        case 2 if len(swarm.members) < 8:
+            swarm.join(30 + len(swarm.members), (dice.randrange(4),))
+        case 3 if member.is_alive:
+            member.holds = member.contributes = dice.random() < 0.7
+        case _:
+            revive(swarm, dice)
+
+
+def revive(swarm: Swarm, dice: random.Random) -> None:
+    dead = [member for member in swarm.members.values() if not member.is_alive]
+    if not dead:
+        return
+    old = dice.choice(dead)
+    if dice.random() < 0.5:
+        new = swarm.join(old.number, old.subsets, old.incarnation + 1)
+        new.ballot = old.ballot
+        catch_up(swarm, new)
+    else:
+        old.is_alive = True
+        catch_up(swarm, old)
+        swarm.take(coordinator.on_connected(swarm.state, old.peer_id, swarm.now))
+
+
+def catch_up(swarm: Swarm, member: Member) -> None:
+    """What the real one fetches and says again."""
+    for certified in swarm.certified[member.head.round :]:
+        member.apply(certified)
+    entry = member.head.record.entry_of(member.peer_id)
+    if member.contribution is not None:
+        member.say(member.contribution)
+    elif entry is None:
+        member.say(AdmissionRequest(member.subsets, 0.0, 1))
+    elif member.contributes:
+        member.contribute()
+
+
+def positions_trained(record: Record, closing: Record) -> set[int]:
+    tokens = {part.peer_id: part.tokens for update in closing.updates for part in update.contributors}
+    trained: set[int] = set()
+    for entry in record.roster:
+        positions = [position for part in entry.ranges for position in range(part.start, part.end)]
+        trained |= set(positions[: tokens.get(entry.peer_id, 0) // 128])
+    return trained
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_run_goes_on_and_trains_no_sequence_twice(manifest: Manifest, seed: int) -> None:
+    dice = random.Random(seed)
+    coarse = changed(manifest, "sync", block_elements=1 << 20)
+    swarm = Swarm(coarse, [(0,), (1,), (2,), (3,)])
+    for _ in range(150):
+        for _ in range(dice.randrange(40)):
+            if swarm.inbox:
+                swarm.deliver_one()
+        if dice.random() < 0.3:
+            misfortune(swarm, dice)
+        swarm.pass_second()
+    for member in swarm.members.values():  # peace: everybody is well again
+        member.holds = member.contributes = True
+        member.is_alive = True
+        catch_up(swarm, member)
+        swarm.take(coordinator.on_connected(swarm.state, member.peer_id, swarm.now))
+    reached = swarm.round
+    swarm.until(lambda: swarm.round == reached + 4)
+    assert {entry.peer_id for entry in swarm.head.record.roster} == set(swarm.members)
+    trained: set[int] = set()
+    for record, closing in itertools.pairwise(swarm.records):
+        now_trained = positions_trained(record, closing)
+        assert not trained & now_trained
+        trained |= now_trained
+    assert [reason for member in swarm.members.values() for reason in member.objections] == []
