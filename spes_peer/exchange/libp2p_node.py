@@ -1,0 +1,159 @@
+"""The libp2p node: a child process (`python -m spes_peer.exchange.libp2p_node`) that pipes bytes and understands none.
+
+gRPC is the only message layer. A stream that a peer opens is piped to the Unix socket of the daemon's gRPC server; a
+connection to a tunnel's Unix socket is piped to a stream to that tunnel's peer. So calls, flow control, deadlines,
+keep-alive and TLS are the same over libp2p as over gRPC, end to end, and a relay sees only ciphertext.
+
+It is a process of its own because py-libp2p needs trio, cannot live beside hivemind, and does its work in Python. It
+ends with its parent. Errors of a stream end that stream, never the node.
+"""
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import trio
+from google.protobuf.message import Message
+from libp2p.abc import IHost, INetStream
+from libp2p.tools.anyio_service import background_trio_service
+from multiaddr import Multiaddr
+
+from spes_peer.errors import BadMessage, ChildFailed
+from spes_peer.exchange.libp2p_dial import PROTOCOL, Route
+from spes_peer.exchange.libp2p_host import create_host
+from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
+from spes_peer.exchange.libp2p_relay import Relay
+from spes_peer.exchange.libp2p_reservations import Reservations
+from spes_peer.exchange.libp2p_tunnels import Tunnels
+from spes_peer.exchange.tunnels import check_port_free
+from spes_peer.process import socket_to_parent
+from spes_peer.wire import frames
+from spes_peer.wire.children_pb2 import (
+    Frame,
+    Libp2pStarted,
+    OpenTunnel,
+    RelayedAddresses,
+    StartLibp2p,
+    TunnelOpened,
+)
+
+logger = logging.getLogger(__name__)
+
+# Streams that peers may hold open to us at once; a descriptor each. gRPC opens one for each peer that calls.
+MAX_INBOUND_STREAMS = 256
+_READ_BYTES = 1 << 16
+
+
+class Node:
+    """Answers the daemon. `nursery` holds all that runs until the process ends."""
+
+    def __init__(self, end: socket.socket, nursery: trio.Nursery) -> None:
+        end.setblocking(False)
+        self._parent = trio.SocketStream(trio.socket.from_stdlib_socket(end))
+        self._sending = trio.Lock()
+        self._nursery = nursery
+        self._num_inbound = 0
+        self._inbound_socket = ""
+        self._tunnels: Tunnels | None = None
+
+    async def serve(self) -> None:
+        """Answer requests, in their order, until the parent is gone."""
+        reader = frames.FrameReader()
+        try:
+            while content := await self._parent.receive_some(_READ_BYTES):
+                for frame in reader.feed(bytes(content)):
+                    await self._send(await self._answer(frame))
+        except (trio.BrokenResourceError, BadMessage) as error:
+            logger.warning("lost the parent reason=%r", error)
+        finally:
+            if self._tunnels is not None:
+                self._tunnels.remove_sockets()
+
+    async def _answer(self, frame: Frame) -> Frame:
+        try:
+            return frames.answer(frame, await self._do(frames.message_in(frame)))
+        except Exception as error:  # py-libp2p raises many kinds; whichever it was, the parent hears of it
+            logger.warning("could not serve a request kind=%s error=%r", frame.kind, error)
+            return frames.failure(frame, str(error) or repr(error))
+
+    async def _do(self, request: Message) -> Message:
+        if isinstance(request, StartLibp2p):
+            return await self._start(request)
+        if isinstance(request, OpenTunnel):
+            if self._tunnels is None:
+                raise ChildFailed("the libp2p node has not started")
+            path = await self._tunnels.open(request.peer_id, request.addresses)
+            return TunnelOpened(socket_path=str(path))
+        raise BadMessage(f"{request.DESCRIPTOR.name} is not for the libp2p node")
+
+    async def _start(self, request: StartLibp2p) -> Libp2pStarted:
+        relays = {address: Route.parse(address) for address in request.relays}
+        check_port_free(request.host, request.port)
+        host = create_host(request.seed)
+        self._inbound_socket = request.inbound_socket
+        host.set_stream_handler(PROTOCOL, self._carry_inbound)
+        address = Multiaddr(f"/{'ip6' if ':' in request.host else 'ip4'}/{request.host}/tcp/{request.port}")
+        await self._nursery.start(_run, host, address, request.is_relay)
+        if not host.get_addrs():  # py-libp2p reports no error
+            raise ChildFailed(f"the libp2p node cannot listen at {request.host} port {request.port}")
+        self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery)
+        if relays:
+            self._nursery.start_soon(Reservations(host, relays, self._tell_relayed).keep)
+        return Libp2pStarted(addresses=[str(address) for address in host.get_addrs()])
+
+    async def _carry_inbound(self, stream: INetStream) -> None:
+        """Pipe a peer's stream to the daemon's gRPC server."""
+        if self._num_inbound >= MAX_INBOUND_STREAMS:
+            logger.warning("refused a stream peer=%s reason=too many", stream.muxed_conn.peer_id)
+            await stream.reset()
+            return
+        self._num_inbound += 1
+        try:
+            connection = await trio.open_unix_socket(self._inbound_socket)
+            await join(StreamEnd(stream), SocketEnd(connection))
+        except OSError as error:
+            logger.warning("the daemon takes no connection error=%r", error)
+            await stream.reset()
+        finally:
+            self._num_inbound -= 1
+
+    async def _tell_relayed(self, addresses: list[str]) -> None:
+        await self._send(frames.event(RelayedAddresses(addresses=addresses)))
+
+    async def _send(self, frame: Frame) -> None:
+        async with self._sending:
+            await self._parent.send_all(frames.pack(frame))
+
+
+async def _run(host: IHost, address: Multiaddr, is_relay: bool, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+    try:
+        async with host.run([address]), background_trio_service(Relay(host, is_relay)):
+            task_status.started()
+            await trio.sleep_forever()
+    except Exception:
+        logger.exception("the libp2p host has ended")
+        raise
+
+
+async def main(end: socket.socket) -> None:
+    """Serve until the parent is gone or the host has ended."""
+    code = 1
+    async with trio.open_nursery() as nursery:
+        try:
+            await Node(end, nursery).serve()
+            code = 0
+        finally:
+            # py-libp2p takes seconds to shut down, or for ever; it holds nothing that outlives the process
+            os._exit(code)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    # it calls every orderly end of a stream an error
+    logging.getLogger("libp2p.relay.circuit_v2.protocol").setLevel(logging.CRITICAL)
+    trio.run(main, socket_to_parent())

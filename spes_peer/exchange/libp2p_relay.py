@@ -1,0 +1,98 @@
+"""Circuit relay v2: the relay's side, and the two things its clients ask for: a reservation and a circuit.
+
+A relay sees only ciphertext: the circuit is secured end to end by noise, and carries TLS inside.
+"""
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status
+from libp2p.relay.circuit_v2.protocol import PROTOCOL_ID as HOP
+from libp2p.relay.circuit_v2.protocol import CircuitV2Protocol
+from libp2p.relay.circuit_v2.resources import RelayLimits
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from multiaddr import Multiaddr
+
+from spes_peer.errors import Unreachable
+from spes_peer.exchange.libp2p_pipe import StreamEnd, join
+
+ANSWER_SECONDS = 15.0
+LIMITS = RelayLimits(
+    # A circuit carries a peer's whole exchange, round after round: it ends once a day, only so that none is for ever.
+    duration=24 * 3600,
+    # 0 is no limit: bulk transfer is what this relay is for, and its own speed bounds what passes in a day.
+    data=0,
+    # Everybody in a run may want to fetch from one peer at once.
+    max_circuit_conns=256,
+    # Peers without inbound connectivity that one relay serves; each holds a connection, of which a host has 448.
+    max_reservations=256,
+    # A reservation is renewed every RENEW_SECONDS; the rest is how long a relay remembers a peer that vanished.
+    reservation_ttl=300,
+)
+
+
+class Relay(CircuitV2Protocol):
+    """The relay's side, and the far end of circuits to ourselves."""
+
+    def __init__(self, host: IHost, is_relay: bool) -> None:
+        super().__init__(host, limits=LIMITS, allow_hop=is_relay)
+
+    async def _handle_reserve(self, stream: INetStream, msg: HopMessage) -> None:
+        """Works around: the original lets anybody reserve in the name of others."""
+        msg.ClearField("peer")
+        await super()._handle_reserve(stream, msg)
+
+    async def _relay_data(
+        self,
+        src_stream: INetStream,
+        dst_stream: INetStream,
+        peer_id: ID,
+        deadline: float | None = None,
+        circuit_data_limit: list[int] | None = None,
+    ) -> None:
+        """Pipe a circuit both ways. Called once for each direction; the first does all.
+
+        Works around: the original keeps circuits by peer, so that of two circuits of one peer the end of one closes
+        the other, and leaves its own far end open.
+        """
+        if src_stream.get_protocol() == HOP:
+            with trio.move_on_after(self.limits.duration):
+                await join(StreamEnd(src_stream), StreamEnd(dst_stream))
+            self._active_relays.clear()  # only the original reads it
+
+
+async def reserve(host: IHost, relay: ID) -> None:
+    """Make or renew our reservation at a relay that we are connected to; `Unreachable` if it will not."""
+    stream = await _ask(host, relay, HopMessage(type=HopMessage.RESERVE))
+    await stream.close()
+
+
+async def open_circuit(host: IHost, relay: ID, peer: ID) -> None:
+    """Connect to `peer` through a relay that we are connected to; `Unreachable` if the relay does not reach it.
+
+    Not with py-libp2p's `CircuitV2Transport`: that tries whatever addresses it has heard of first, reserves a place
+    for the caller at every dial, and waits without a time-out.
+    """
+    stream = await _ask(host, relay, HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=peer.to_bytes())))
+    address = Multiaddr(f"/p2p/{relay}/p2p-circuit/p2p/{peer}")
+    await host.upgrade_outbound_connection(RawConnection(stream, True, ConnectionType.RELAYED, [address]), peer)
+
+
+async def _ask(host: IHost, relay: ID, question: HopMessage) -> INetStream:
+    """The stream on which the relay has agreed to `question`."""
+    stream = None
+    try:
+        with trio.fail_after(ANSWER_SECONDS):
+            stream = await host.new_stream(relay, [HOP])
+            await write_delimited_msg(stream, question)
+            answer = await read_delimited_msg(stream, HopMessage)
+        if answer.status != Status.OK:
+            raise Unreachable(f"the relay answered {Status.Name(answer.status)}")
+    except BaseException:
+        if stream is not None:
+            with trio.move_on_after(1.0, shield=True):
+                await stream.reset()
+        raise
+    return stream

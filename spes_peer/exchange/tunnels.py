@@ -1,0 +1,182 @@
+"""The daemon's side of the libp2p node: it owns the child process, and gets Unix sockets that lead to peers.
+
+A gRPC channel to `unix:<socket>` reaches the peer however libp2p gets there. The rule: the daemon never waits for the
+process. While it is started again calls fail at once with `ChildFailed`, and tunnels are opened again when asked for.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from google.protobuf.message import Message
+
+from spes_peer.errors import BadConfiguration, ChildFailed
+from spes_peer.identity import Identity
+from spes_peer.process import Child
+from spes_peer.wire.children_pb2 import Libp2pStarted, OpenTunnel, RelayedAddresses, StartLibp2p, TunnelOpened
+
+logger = logging.getLogger(__name__)
+
+_MODULE = "spes_peer.exchange.libp2p_node"
+_START_SECONDS = 60.0  # imports take a second, on a machine that starts everything at once many
+_OPEN_SECONDS = 10.0  # only makes a socket; the peer is dialled when something connects to it
+_FIRST_BACKOFF_SECONDS = 0.5
+_LAST_BACKOFF_SECONDS = 30.0
+_HEALTHY_SECONDS = 60.0  # a process that lived so long did not fail because of how it was started
+_MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
+_TUNNELS = "tunnels"
+_LONGEST_SOCKET_NAME = "x" * 12 + ".sock"
+
+
+class Libp2pNode:
+    """Owns the libp2p node's process. Make it with `start`."""
+
+    def __init__(self, request: StartLibp2p, log_path: Path, on_addresses: Callable[[tuple[str, ...]], None]) -> None:
+        self._request = request
+        self._log_path = log_path
+        self._on_addresses = on_addresses
+        self._own: tuple[str, ...] = ()
+        self._relayed: tuple[str, ...] = ()
+        self._child: Child | None = None
+        self._supervising: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        identity: Identity,
+        host: str,
+        port: int,
+        is_relay: bool,
+        relays: Sequence[str],
+        inbound_socket: Path,
+        folder: Path,
+        on_addresses: Callable[[tuple[str, ...]], None] = lambda _addresses: None,
+    ) -> "Libp2pNode":
+        """Start the process; its sockets are in `folder`/tunnels, its output in `folder`/logs/libp2p.log.
+
+        `relays` are multiaddrs of relays to be reached through; empty for a peer that can be dialled. `on_addresses`
+        is called with all addresses whenever they change. `BadConfiguration` for a port in use, a host that is no IP
+        address, or a folder whose path is too long; `ChildFailed` when the process does not start.
+        """
+        folder, inbound_socket = absolute_paths(folder, inbound_socket)
+        check_port_free(host, port)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        request = StartLibp2p(
+            host=host,
+            port=port,
+            seed=identity.seed,
+            is_relay=is_relay,
+            relays=relays,
+            inbound_socket=str(inbound_socket),
+            tunnel_folder=str(folder / _TUNNELS),
+        )
+        node = cls(request, folder / "logs" / "libp2p.log", on_addresses)
+        await node._launch()
+        node._supervising = asyncio.create_task(node._supervise(), name="supervise the libp2p node")
+        return node
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs at which peers reach this node now, its own first, then those through relays."""
+        return self._own + self._relayed
+
+    async def open_tunnel(self, peer_id: str, addresses: Sequence[str]) -> Path:
+        """A Unix socket that leads to `peer_id`; the same each time, with the newest addresses.
+
+        The peer is dialled when something connects; if that fails the connection is closed.
+        """
+        if self._child is None:
+            raise ChildFailed("the libp2p node is being started again")
+        opened = await self._child.call(
+            OpenTunnel(peer_id=peer_id, addresses=addresses), TunnelOpened, timeout_seconds=_OPEN_SECONDS
+        )
+        return Path(opened.socket_path)
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._supervising is not None:
+            self._supervising.cancel()
+            await asyncio.gather(self._supervising, return_exceptions=True)
+        await self._end_child()
+
+    async def _launch(self) -> None:
+        """Start the process; on failure nothing is left of it."""
+        child = Child.start("libp2p", _MODULE, self._log_path)
+        child.on_event = self._take_event
+        try:
+            started = await child.call(self._request, Libp2pStarted, _START_SECONDS)
+        except BaseException:
+            await child.stop()
+            raise
+        self._child = child
+        self._change(tuple(started.addresses), self._relayed)
+
+    async def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()
+        self._change((), ())
+
+    async def _supervise(self) -> None:
+        """Start the process again whenever it ends, for ever."""
+        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            started_at = time.monotonic()
+            if self._child is not None:
+                await self._child.ended.wait()
+            await self._end_child()
+            if time.monotonic() - started_at > _HEALTHY_SECONDS:
+                backoff_seconds = _FIRST_BACKOFF_SECONDS
+            logger.warning("the libp2p node has ended backoff_seconds=%.1f", backoff_seconds)
+            await asyncio.sleep(backoff_seconds)
+            backoff_seconds = min(2 * backoff_seconds, _LAST_BACKOFF_SECONDS)
+            try:
+                await self._launch()
+            except (ChildFailed, OSError) as error:
+                logger.warning("the libp2p node does not start reason=%s", error)
+
+    def _take_event(self, event: Message) -> None:
+        if isinstance(event, RelayedAddresses):
+            self._change(self._own, tuple(event.addresses))
+
+    def _change(self, own: tuple[str, ...], relayed: tuple[str, ...]) -> None:
+        before = self.addresses
+        self._own, self._relayed = own, relayed
+        if self.addresses != before:
+            self._on_addresses(self.addresses)
+
+
+def absolute_paths(folder: Path, inbound_socket: Path) -> tuple[Path, Path]:
+    """Both as absolute paths; `BadConfiguration` if they are too long for the sockets there."""
+    folder, inbound_socket = folder.absolute(), inbound_socket.absolute()
+    for path in (folder / _TUNNELS / _LONGEST_SOCKET_NAME, inbound_socket):
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+            raise BadConfiguration(
+                f"the path of the socket {path} is too long; choose a state folder with a shorter one"
+            )
+    return folder, inbound_socket
+
+
+def check_port_free(host: str, port: int) -> None:
+    """Raise `BadConfiguration` if the libp2p node cannot listen there.
+
+    Works around: py-libp2p sets SO_REUSEPORT, so that two nodes of one user share a port in silence, and it starts
+    without any address when another program has the port.
+    """
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        raise BadConfiguration(f"the libp2p node listens at an IP address, which {host!r} is not") from None
+    with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a former start may linger
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise BadConfiguration(
+                f"cannot listen at {host} port {port}: {error.strerror}; choose another port"
+            ) from None
