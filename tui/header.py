@@ -26,7 +26,8 @@ class Header(Static):
 
     def show(self, view: View) -> None:
         self._view = view
-        self.update(Content("\n").join(header_lines(view, max(1, self.content_size.width), self.max_lines)))
+        lines = header_lines(view, max(1, self.content_size.width), self.max_lines)
+        self.update(Content("\n").join(lines), layout=len(lines) != self.content_size.height)
 
     def on_resize(self, _event: events.Resize) -> None:
         if self._view is not None:

@@ -23,9 +23,9 @@ class LogPanel(Panel):
             return Drawing(Content.styled("nothing has happened yet", DIM))
         return Drawing(Content("\n").join([_line(line.at, line.level, line.text) for line in view.log]))
 
-    def _put(self, drawing: Drawing) -> None:
+    def _put(self, drawing: Drawing, is_same_size: bool) -> None:
         follows = self.body.is_vertical_scroll_end
-        super()._put(drawing)
+        super()._put(drawing, is_same_size=False)  # lines wrap
         if follows:
             self.body.scroll_end(animate=False)
 

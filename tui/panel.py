@@ -21,6 +21,11 @@ class Drawing:
     subtitle: str = ""
     """Figures only: it is markup."""
 
+    @property
+    def num_lines(self) -> tuple[bool, int]:
+        """Whether there is a heading, and the lines of the body; what needs a new layout when it changes."""
+        return self.heading is not None, self.body.plain.count("\n")
+
     def differs_from(self, other: "Drawing | None") -> bool:
         # contents compare by their text alone
         return other is None or _marks(self) != _marks(other)
@@ -62,8 +67,9 @@ class Panel(Vertical):
             return
         drawing = self.draw(view, max(1, self.content_size.width - 1), max(1, self.content_size.height))
         if drawing.differs_from(self._drawn):
+            is_same_size = self._drawn is not None and self._drawn.num_lines == drawing.num_lines
             self._drawn = drawing
-            self._put(drawing)
+            self._put(drawing, is_same_size)
 
     @property
     def is_on_screen(self) -> bool:
@@ -73,9 +79,9 @@ class Panel(Vertical):
         if self._view is not None:
             self.show(self._view)
 
-    def _put(self, drawing: Drawing) -> None:
+    def _put(self, drawing: Drawing, is_same_size: bool) -> None:
         heading = self.query_one(".heading", Static)
         heading.display = drawing.heading is not None
-        heading.update(drawing.heading or "")
-        self.query_one(".content", Static).update(drawing.body)
+        heading.update(drawing.heading or "", layout=not is_same_size)
+        self.query_one(".content", Static).update(drawing.body, layout=not is_same_size)
         self.border_subtitle = drawing.subtitle

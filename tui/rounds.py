@@ -9,7 +9,7 @@ from tui.memory import View
 from tui.panel import Drawing, Panel
 from tui.table import Column, table
 
-_MOST_ROWS = 300
+_MOST_ROWS = 100
 _ROOT_CHARACTERS = 6
 _TRANSPORTS = (("grpc", 3), ("libp2p", 4))
 """Each with the rank of its column."""
@@ -23,7 +23,7 @@ class RoundsPanel(Panel):
         if not closed:
             return Drawing(Content.styled(view.before_the_first_round, DIM))
         heading, body = table(_columns(closed), width)
-        return Drawing(body, heading, subtitle=f"{len(closed)} closed")
+        return Drawing(body, heading, subtitle=f"{len(view.status.rounds)} closed")
 
 
 def _columns(closed: list[RoundStatus]) -> list[Column]:
