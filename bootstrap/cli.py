@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from spes_peer.cli import add_log_level, port, run_command
+from spes_peer.cli import add_log_level, add_with_parent, port, run_command
 
 DEFAULT_PORT = 4510
 
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--finish-after", type=int, default=0, metavar="N", help="end the run after round N; 0: never (0)"
     )
+    add_with_parent(parser)
     add_log_level(parser)
     parser.set_defaults(run=_run)
     return parser

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -34,6 +35,10 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     options = parser.parse_args(arguments)
     options.arguments = arguments
     logging.basicConfig(level=getattr(logging, options.log_level), format=_LOG_FORMAT, stream=sys.stderr)
+    if getattr(options, "with_parent", False):
+        from spes_peer.process import end_with_parent
+
+        end_with_parent(signal.SIGTERM)
     try:
         return int(options.run(options) or 0)
     except UserError as error:
@@ -55,6 +60,12 @@ def add_log_level(parser: Any, default: str = "INFO") -> None:
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         default=default,
         help="how much to log (%(default)s)",
+    )
+
+
+def add_with_parent(parser: Any) -> None:
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end when the program that started this one ends (Linux)"
     )
 
 
@@ -134,6 +145,7 @@ def _add_join(commands: Any) -> None:
     )
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
+    add_with_parent(display)
     add_log_level(display)
     parser.set_defaults(run=_join)
 
@@ -161,9 +173,9 @@ def _join(options: argparse.Namespace) -> int:
 
 
 def _can_draw() -> bool:
-    import os
+    import tui
 
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return tui.can_draw(sys.stdout)
 
 
 def _add_watch(commands: Any) -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from spes_peer.control import ControlClient
 from spes_peer.errors import ChildFailed, SpesError, UserError
 from spes_peer.files import write_whole
 from spes_peer.organize import create_run, run_file_text
-from spes_peer.run.manifest import Manifest, parse_manifest
+from spes_peer.run.manifest import Manifest, parse_manifest, parse_run_file
 from spes_peer.wire.control_pb2 import RoundStatus, Status
 
 logger = logging.getLogger(__name__)
@@ -53,32 +53,62 @@ def run_demo(settings: DemoSettings) -> int:
     return asyncio.run(_Demo(settings).run())
 
 
-@dataclass
-class _Volunteer:
-    """One volunteer process and what its control API last said."""
+class _Process:
+    """One node of the demo: its process and its log."""
 
-    name: str
-    folder: Path
-    inbound: bool
-    process: "subprocess.Popen[bytes]"
-    status: Status | None = None
+    def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        with self.log.open("wb") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, "--with-parent"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TMPDIR": str(temporary)},  # what libraries leave there goes with the demo's folder
+                start_new_session=True,  # Ctrl-C is the demo's to handle
+            )
+
+    def check(self) -> None:
+        """Raise `ChildFailed`, with the end of its log on stderr, if the process has ended."""
+        if self.popen.poll() is not None:
+            lines = self.log.read_text(errors="replace").strip().splitlines()[-_FAILED_LOG_LINES:]
+            print("\n".join(lines), file=sys.stderr)
+            raise ChildFailed(f"{self.name} ended with code {self.popen.returncode}")
 
 
-@dataclass
+class _Volunteer(_Process):
+    """A volunteer, and what its control API last said."""
+
+    def __init__(self, name: str, folder: Path, address: str, is_reachable: bool) -> None:
+        self.data_dir = folder / name
+        self.status: Status | None = None
+        options = ["--bootstrap", address, "--data-dir", str(self.data_dir), "--name", name, "--host", "127.0.0.1"]
+        options += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
+        super().__init__(name, folder, "spes_peer", "join", *options, *([] if is_reachable else ["--no-inbound"]))
+
+    def client(self) -> ControlClient:
+        return ControlClient(self.data_dir / "control.sock")
+
+
 class _Demo:
-    settings: DemoSettings
-    volunteers: list[_Volunteer] = field(default_factory=list)
-    bootstrap: "subprocess.Popen[bytes] | None" = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    printed_round: int = -1
-    started_at: float = field(default_factory=time.monotonic)
+    def __init__(self, settings: DemoSettings) -> None:
+        self.settings = settings
+        self.bootstrap: _Process | None = None
+        self.volunteers: list[_Volunteer] = []
+        self.changed = asyncio.Event()
+        self.printed_round = -1
+        self.is_drawn = False
+        """Whether the dashboard has the terminal."""
+        self.started_at = time.monotonic()
 
     async def run(self) -> int:
         main = asyncio.current_task()
         assert main is not None
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, main.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, main.cancel)
         folder = self._make_folder()
         try:
             return await self._run_in(folder)
@@ -99,29 +129,24 @@ class _Demo:
         return self.settings.keep.absolute()
 
     async def _run_in(self, folder: Path) -> int:
-        run_folder = folder / "run"
         self._say("making a run: tokenizing the corpus, drawing the first weights")
         run_toml = run_file_text("demo", self.settings.config)
-        signed = await asyncio.to_thread(create_run, run_folder, run_toml, self.settings.corpus)
-        manifest = parse_manifest(signed.manifest)
-        if manifest.run.min_peers > self.settings.num_peers:
+        min_peers = parse_run_file(run_toml).run.min_peers
+        if min_peers > self.settings.num_peers:
             raise UserError(
-                f"the run waits for {manifest.run.min_peers} volunteers (min_peers);"
-                f" start as many with --peers or give another --config"
+                f"the run waits for {min_peers} volunteers (min_peers);"
+                " start as many with --peers, or give another run file with --config"
             )
-        address = await self._start_bootstrap(run_folder)
+        signed = await asyncio.to_thread(create_run, folder / "run", run_toml, self.settings.corpus)
+        address = await self._start_bootstrap(folder)
         self._say(f"bootstrap node at {address}")
-        for index in range(self.settings.num_peers):
-            self._start_volunteer(folder, index, address)
+        for number in range(1, self.settings.num_peers + 1):
+            is_reachable = number == 1 or number < self.settings.num_peers
+            self.volunteers.append(_Volunteer(f"volunteer-{number}", folder, address, is_reachable))
         self._say(f"{self.settings.num_peers} volunteers are starting; the last one takes no inbound connections")
         self._say(f"join from another terminal: spes-peer join --bootstrap {address}")
-        async with asyncio.TaskGroup() as tasks:
-            watchers = [tasks.create_task(self._watch(volunteer)) for volunteer in self.volunteers]
-            if self.settings.draws:
-                await self._draw(self.volunteers[0])
-            await self._until_done()
-            for watcher in watchers:
-                watcher.cancel()
+        await self._follow()
+        manifest = parse_manifest(signed.manifest)
         report = build_report(manifest, [volunteer.status for volunteer in self.volunteers if volunteer.status])
         if self.settings.report is not None:
             write_whole(self.settings.report, json.dumps(report, indent=2).encode() + b"\n")
@@ -129,36 +154,39 @@ class _Demo:
         self._print_summary(report)
         return 0 if report["state_roots_equal"] else 1
 
-    async def _start_bootstrap(self, run_folder: Path) -> str:
+    async def _follow(self) -> None:
+        """Watch all volunteers until the run is finished; `ChildFailed` when a process of the demo ends before."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watchers = [tasks.create_task(self._watch(volunteer)) for volunteer in self.volunteers]
+                if self.settings.draws:
+                    await self._draw(self.volunteers[0])
+                await self._until_done()
+                for watcher in watchers:
+                    watcher.cancel()
+        except* SpesError as failures:  # the first is the reason, the others follow from it
+            raise _first(failures) from None
+
+    async def _start_bootstrap(self, folder: Path) -> str:
         finish = ["--finish-after", str(self.settings.num_rounds)] if self.settings.num_rounds else []
-        self.bootstrap = _start(
-            ["bootstrap", "--run", str(run_folder), "--host", "127.0.0.1", *finish], run_folder / "bootstrap.log"
-        )
-        address_file = run_folder / "address"
+        options = ["--run", str(folder / "run"), "--host", "127.0.0.1", "--port", "0"]
+        self.bootstrap = _Process("bootstrap", folder, "bootstrap", *options, *finish)
+        address_file = folder / "run" / "address"
         deadline = time.monotonic() + _START_SECONDS
         while not address_file.exists():
-            self._check(self.bootstrap, "the bootstrap node", run_folder / "bootstrap.log")
+            self.bootstrap.check()
             if time.monotonic() > deadline:
                 raise ChildFailed(f"the bootstrap node did not start in {_START_SECONDS:.0f} s")
             await asyncio.sleep(0.1)
         return address_file.read_text().strip()
 
-    def _start_volunteer(self, folder: Path, index: int, address: str) -> None:
-        name = f"volunteer-{index + 1}"
-        state = folder / name
-        inbound = index + 1 < self.settings.num_peers or index == 0
-        command = ["spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--name", name]
-        command += ["--host", "127.0.0.1", "--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
-        process = _start(command + ([] if inbound else ["--no-inbound"]), folder / f"{name}.log")
-        self.volunteers.append(_Volunteer(name, state, inbound, process))
-
     async def _watch(self, volunteer: _Volunteer) -> None:
         """Keep the volunteer's newest status; a crash of it ends the demo."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            self._check(volunteer.process, volunteer.name, volunteer.folder.parent / f"{volunteer.name}.log")
+            volunteer.check()
             try:
-                async with ControlClient(volunteer.folder / "control.sock") as client:
+                async with volunteer.client() as client:
                     async for status in client.watch():
                         volunteer.status = status
                         self._print_rounds()
@@ -175,16 +203,16 @@ class _Demo:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), 1.0)
             assert self.bootstrap is not None
-            self._check(self.bootstrap, "the bootstrap node", self.volunteers[0].folder.parent / "run/bootstrap.log")
+            self.bootstrap.check()
 
     async def _draw(self, volunteer: _Volunteer) -> None:
         """The dashboard on the first volunteer, in a process of its own; closing it leaves the demo running."""
         while volunteer.status is None:
             self.changed.clear()
             await self.changed.wait()
-        self.settings_quiet = True
+        self.is_drawn = True
         dashboard = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "spes_peer", "watch", "--data-dir", str(volunteer.folder)
+            sys.executable, "-m", "spes_peer", "watch", "--data-dir", str(volunteer.data_dir)
         )
         finished = asyncio.create_task(self._until_done())
         closed = asyncio.create_task(dashboard.wait())
@@ -196,15 +224,13 @@ class _Demo:
                 dashboard.terminate()
                 await dashboard.wait()
             closed.cancel()
-            self.settings_quiet = False
+            self.is_drawn = False
         self._say("dashboard closed; training goes on, Ctrl-C ends it")
-
-    settings_quiet: bool = False
 
     def _print_rounds(self) -> None:
         """One line for each round that every volunteer has applied."""
         statuses = [volunteer.status for volunteer in self.volunteers]
-        if self.settings_quiet or not all(statuses):
+        if self.is_drawn or not all(statuses):
             return
         for merged in merge_rounds([status for status in statuses if status]):
             if merged["round"] <= self.printed_round:
@@ -233,14 +259,15 @@ class _Demo:
     async def _leave_all(self) -> None:
         async def leave(volunteer: _Volunteer) -> None:
             with contextlib.suppress(SpesError):
-                async with ControlClient(volunteer.folder / "control.sock") as client:
+                async with volunteer.client() as client:
                     await client.leave(at_once=True)
 
         await asyncio.gather(*(leave(volunteer) for volunteer in self.volunteers))
 
     def _stop_all(self) -> None:
         """End what is still there: a request first, then force."""
-        processes = [v.process for v in self.volunteers] + ([self.bootstrap] if self.bootstrap else [])
+        nodes = [*self.volunteers, *([self.bootstrap] if self.bootstrap else [])]
+        processes = [node.popen for node in nodes]
         for process in processes:
             if process.poll() is None:
                 process.terminate()
@@ -253,27 +280,15 @@ class _Demo:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def _check(self, process: "subprocess.Popen[bytes]", name: str, log: Path) -> None:
-        if process.poll() is not None:
-            lines = log.read_text(errors="replace").strip().splitlines()[-_FAILED_LOG_LINES:]
-            print("\n".join(lines), file=sys.stderr)
-            raise ChildFailed(f"{name} ended with code {process.returncode}")
-
     def _say(self, text: str) -> None:
-        if not self.settings_quiet:
+        if not self.is_drawn:
             print(text, flush=True)
 
 
-def _start(module_and_arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module_and_arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,  # Ctrl-C is the demo's to handle
-        )
+def _first(failures: BaseExceptionGroup[SpesError]) -> SpesError:
+    """The first of the errors in a group of groups."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def merge_rounds(statuses: list[Status]) -> list[dict[str, Any]]:

@@ -115,8 +115,8 @@ class Node:
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic()
         self.holdings = Holdings(self.blobs)
-        self.connections = Connections(self.signer, self._open_tunnel)
-        self.fetcher = Fetcher(self.holdings, self.connections, self.traffic, self.manifest.timing.fetch_stall_seconds)
+        self.connections = Connections(self.signer, self.traffic, self._open_tunnel)
+        self.fetcher = Fetcher(self.holdings, self.connections, self.manifest.timing.fetch_stall_seconds)
         self.addresses_changed = asyncio.Event()
         self.state = PeerState.JOINING
         self.max_subsets = 0
@@ -269,7 +269,7 @@ class Node:
         return self.signed_manifest.run_id
 
     def description(self) -> Description:
-        return Description(self.signed_manifest, self.signer.sign(self.entry()), (), self.head_round)
+        return Description(self.signed_manifest, self.signer.sign(self.entry()), self.head_round)
 
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
         if self.on_attend is not None:

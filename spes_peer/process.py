@@ -148,10 +148,15 @@ class Child:
             future.set_result(frame)
 
 
+def end_with_parent(number: signal.Signals) -> None:
+    """Get signal `number` when the parent ends, whatever ends it. Only Linux can; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+
+
 def socket_to_parent() -> socket.socket:
     """The child's end, taken from standard input; also arranges that the child dies with its parent."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=os.dup(0))
     devnull = os.open(os.devnull, os.O_RDONLY)

@@ -40,8 +40,8 @@ class Node:
         self.signer = Signer(self.identity, RUN_ID, incarnation=1)
         self.traffic = Traffic()
         self.holdings = holdings(BlobStore(folder / "blobs"))
-        self.connections = Connections(self.signer, open_tunnel)
-        self.fetcher = Fetcher(self.holdings, self.connections, self.traffic, stall_seconds=1.0)
+        self.connections = Connections(self.signer, self.traffic, open_tunnel)
+        self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds=1.0)
         self.unix_path = folder / "peer.sock"
         self.records: list[CertifiedRecord] = []
         self.described: Description | None = None
@@ -77,7 +77,7 @@ class Node:
         """Let the node describe itself as a node of that run; `changes` go into its entry."""
         signer = Signer(self.identity, manifest.run_id, 1)
         entry = dataclasses.replace(self.entry(), **changes)  # type: ignore[arg-type]
-        self.described = Description(manifest, signer.sign(entry), (), 3)
+        self.described = Description(manifest, signer.sign(entry), 3)
 
     def description(self) -> Description:
         assert self.described is not None

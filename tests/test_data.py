@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spes_peer.blobs import BlobStore
-from spes_peer.data.corpus import Corpus, standard_library, read_text_folder
+from spes_peer.data.corpus import Corpus, read_text_folder, standard_library
 from spes_peer.data.ranges import Sequence, Shuffle, permuted
 from spes_peer.data.sampler import Sampler
 from spes_peer.data.shards import ShardReader, make_shards

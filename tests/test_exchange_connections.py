@@ -133,7 +133,7 @@ async def test_closing_ends_calls_with_an_error_and_not_with_a_cancellation(node
 
     nodes[0].records_from = attend  # type: ignore[assignment,method-assign]
     nodes[0].attend = attend  # type: ignore[method-assign]
-    stream = link.stream(lambda _request, metadata: link.stub.Attend(metadata=metadata), None, 30.0)
+    stream = link.stream(lambda _request, metadata: link.stub.Attend(metadata=metadata), HAVE, 30.0)
     reading = asyncio.create_task(anext(stream))
     await asyncio.sleep(0.1)
     await nodes[1].connections.close()

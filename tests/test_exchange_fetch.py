@@ -69,6 +69,11 @@ def _let_go() -> AsyncIterator[None]:
     Stalling.released.set()
 
 
+def is_content_once(num_bytes: int) -> bool:
+    """The content, and a little for what messages carry besides."""
+    return len(CONTENT) < num_bytes < len(CONTENT) * 1.002
+
+
 async def test_a_blob_comes_from_several_sources_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, Counting, Counting, Holdings) as (one, two, newcomer):
         blob = one.store.put(CONTENT)
@@ -78,8 +83,9 @@ async def test_a_blob_comes_from_several_sources_at_once(tmp_path: Path) -> None
         assert one.holdings.asked  # type: ignore[attr-defined]
         assert two.holdings.asked  # type: ignore[attr-defined]
         assert sorted(one.holdings.asked + two.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
-        assert newcomer.traffic.received_bytes == len(CONTENT)
-        assert one.traffic.sent_bytes + two.traffic.sent_bytes == len(CONTENT)
+        assert is_content_once(newcomer.traffic.received_bytes)
+        assert one.traffic.sent_bytes + two.traffic.sent_bytes == newcomer.traffic.received_bytes
+        assert one.traffic.received_bytes + two.traffic.received_bytes == newcomer.traffic.sent_bytes > 0
         assert {flow.transport for flow in newcomer.traffic.flows()} == {"grpc"}
 
 
@@ -135,7 +141,7 @@ async def test_a_cut_transfer_is_resumed_after_a_restart_where_it_was(tmp_path: 
         with pytest.raises(Unreachable, match="INTERNAL"):
             await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
         before, source.holdings.asked, source.holdings.is_mended = source.holdings.asked, [], True  # type: ignore[attr-defined]
-        restarted = Fetcher(Holdings(newcomer.store), newcomer.connections, newcomer.traffic, stall_seconds=1.0)
+        restarted = Fetcher(Holdings(newcomer.store), newcomer.connections, stall_seconds=1.0)
         await restarted.fetch(blob.name, blob.size_bytes, [source.peer_id])
         assert newcomer.store.read(blob.name) == CONTENT
         assert sorted(before + source.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
@@ -154,7 +160,7 @@ async def test_a_partial_blob_is_served_on_while_it_is_on_its_way(tmp_path: Path
         await middle.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
         await fetching  # the rest came from the same source, as it got it
         assert newcomer.store.read(blob.name) == CONTENT
-        assert source.traffic.sent_bytes == len(CONTENT) - 4 * PIECE_BYTES
+        assert is_content_once(source.traffic.sent_bytes + 4 * PIECE_BYTES)
 
 
 async def test_several_who_want_one_blob_share_one_transfer(tmp_path: Path) -> None:
@@ -226,8 +232,10 @@ async def test_bytes_through_a_unix_socket_count_as_libp2p(tmp_path: Path) -> No
         blob = hidden.store.put(CONTENT)
         await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [hidden.peer_id])
         (received,), (sent,) = newcomer.traffic.flows(), hidden.traffic.flows()
-        assert (received.peer, received.transport, received.received_bytes) == (hidden.peer_id, "libp2p", len(CONTENT))
-        assert (sent.peer, sent.transport, sent.sent_bytes) == (newcomer.peer_id, "libp2p", len(CONTENT))
+        assert (received.peer, received.transport) == (hidden.peer_id, "libp2p")
+        assert (sent.peer, sent.transport) == (newcomer.peer_id, "libp2p")
+        assert is_content_once(received.received_bytes)
+        assert (sent.sent_bytes, sent.received_bytes) == (received.received_bytes, received.sent_bytes)
     finally:
         await newcomer.stop()
         await hidden.stop()

@@ -16,7 +16,6 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Introduction, describe
 from spes_peer.identity import Identity, TlsIdentity
 from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
-from spes_peer.run.signed import Signer
 
 SOMEBODY = Identity.from_seed(b"\5" * 32).peer_id
 
@@ -60,18 +59,7 @@ async def test_a_node_introduces_the_run_and_itself(node: Node, manifest: Manife
         assert introduction.manifest == manifest
         assert introduction.run_id == introduction.signed_manifest.run_id
         assert introduction.head_round == 3
-        assert introduction.entries == (node.entry(),)
-
-
-async def test_of_the_others_it_names_only_the_properly_signed_count(
-    node: Node, signed_manifest: SignedManifest
-) -> None:
-    good, bad = Identity.generate(), Identity.generate()
-    entry = dataclasses.replace(node.entry(), peer_id=good.peer_id)
-    others = tuple(Signer(signer, signed_manifest.run_id, 1).sign(entry) for signer in (good, bad))
-    of_another_run = Signer(good, b"q" * 32, 1).sign(entry)
-    node.described = dataclasses.replace(node.description(), known=(*others, of_another_run))
-    assert (await asked(address_of(node))).entries == (node.entry(), entry)
+        assert introduction.entry == node.entry()
 
 
 async def test_a_name_that_does_not_exist() -> None:

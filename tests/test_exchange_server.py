@@ -18,6 +18,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.limits import MAX_FETCHES_PER_CALLER, Busy
 from spes_peer.exchange.link import Link
 from spes_peer.exchange.tokens import TOKEN_KEY, make_token
+from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import Identity
 from spes_peer.run.peers import Claim
 from spes_peer.run.records import CertifiedRecord
@@ -233,6 +234,6 @@ async def test_whoever_forges_a_token_of_another_peer_is_refused(nodes: list[Nod
         await link.stub.Have(HaveRequest(name="0" * 64), metadata=metadata, timeout=5)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     with pytest.raises(BadSignature):
-        await Link(nodes[1].peer_id, "grpc", link.channel, nodes[1].signer).call(
+        await Link(nodes[1].peer_id, "grpc", link.channel, nodes[1].signer, Traffic()).call(
             link.stub.Have, HaveRequest(name="0" * 64), 5.0
         )

@@ -15,6 +15,7 @@ import grpc
 
 from spes_peer.errors import PeerError, SpesError, Unreachable
 from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
 from spes_peer.rounds.messages import FROM_COORDINATOR
 from spes_peer.run.records import CertifiedRecord
@@ -78,9 +79,9 @@ class Attendance:
         self._outbox = asyncio.Queue()
         for message in self.on_open():
             self._outbox.put_nowait(message)
-        writing = asyncio.create_task(self._write(call, self._outbox))
+        writing = asyncio.create_task(self._write(link, call, self._outbox))
         try:
-            async for message in self._read(call):
+            async for message in self._read(link, call):
                 self.coordinator = candidate
                 self.heard_at = time.time()
                 self.on_message(candidate, message)
@@ -91,12 +92,14 @@ class Attendance:
             call.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _write(self, call: Any, outbox: "asyncio.Queue[Any]") -> None:
+    async def _write(self, link: Link, call: Any, outbox: "asyncio.Queue[Any]") -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader meets the same end and says so
             while True:
-                await call.write(convert.to_message(self._signer.sign(await outbox.get())))
+                message = convert.to_message(self._signer.sign(await outbox.get()))
+                await call.write(message)
+                link.count_sent(message)
 
-    async def _read(self, call: Any) -> AsyncIterator[Any]:
+    async def _read(self, link: Link, call: Any) -> AsyncIterator[Any]:
         """Messages of the coordinator; a bad one is dropped, silence ends the stream."""
         while True:
             try:
@@ -105,6 +108,7 @@ class Attendance:
                 raise Unreachable(f"the coordinator said nothing for {self._silence_seconds:g} s") from None
             if received is grpc.aio.EOF:  # type: ignore[attr-defined]
                 raise Unreachable("the coordinator closed the stream")
+            link.count_received(received)
             try:
                 signed = convert.from_message(Signed, received)
                 message = open_any(signed, _KINDS, self._signer.run_id)

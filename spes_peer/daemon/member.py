@@ -95,6 +95,7 @@ class Member:
     async def live(self) -> None:
         """Bring the state to the newest record, take part in the round it opened, wait for the next; for ever."""
         await self._first_records()
+        self._open_work(self.head)  # after a quick restart there may be a place to take up
         self._spawn(self.attendance.run())
         if not self.is_paused:
             await self._claim()
@@ -126,7 +127,7 @@ class Member:
         if record.record.is_final:
             await self._finish(record)
         entry = record.record.entry_of(self.node.peer_id)
-        if entry is not None and entry.incarnation == self.node.signer.incarnation:
+        if entry is not None and self.is_member:
             await self._train(record, entry)
         else:
             self._wait_for_a_place(record)
@@ -247,8 +248,9 @@ class Member:
 
     @property
     def is_member(self) -> bool:
+        """Whether the open round has a place for this peer: given to this start of it, or to an earlier one."""
         entry = self.head.record.entry_of(self.node.peer_id) if self.node.chain.head else None
-        return entry is not None and entry.incarnation == self.node.signer.incarnation
+        return entry is not None and entry.incarnation <= self.node.signer.incarnation
 
     # ---- the coordinator's messages ----
 
@@ -298,16 +300,7 @@ class Member:
         self.progress = None
         self._work = None
         if self.is_member:
-            self._work = RoundWork(
-                record,
-                self.node.peer_id,
-                self.node.layout,
-                self.node.fetcher,
-                self.trainer,
-                self.attendance.send,
-                self.node.others,
-                self._spawn,
-            )
+            self._work = RoundWork(record, self.node, self.trainer, self.attendance.send, self._spawn)
         self._phases.touch()
 
     def _on_beat(self, beat: CoordinatorBeat) -> None:
@@ -323,7 +316,7 @@ class Member:
         except PeerError as error:
             logger.warning("refused a proposal reason=%s", error)
             return
-        own = self._work.facts() if self._work else Own(self.node.peer_id)
+        own = self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
         reason = objections(sealed, self.head, own, self.node.layout, sender) or self._ballot.objection(
             sealed.round, proposal.term, sealed.hash
         )

@@ -107,7 +107,7 @@ class Daemon:
             node = Node(self._folder, introduction.signed_manifest, settings)
             trainer = self._make_trainer(node)
             stack.push_async_callback(trainer.stop)
-            await self._start(node, trainer, introduction.entries, stack)
+            await self._start(node, trainer, [introduction.entry], stack)
             await self._take_part(node, trainer)
 
     def _make_trainer(self, node: Node) -> TrainerHost:

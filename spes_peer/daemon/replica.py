@@ -139,6 +139,9 @@ class Replica:
         for name in list(self._node.blobs.names()):
             if name not in needed:
                 self._node.blobs.remove(name)
+        for name in self._node.holdings.unfinished():
+            if name not in needed:
+                self._node.holdings.forget(name)
 
     def _needed_blobs(self) -> set[str]:
         data = self._node.layout.manifest.data

@@ -6,16 +6,14 @@ said again to a coordinator that may have missed it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import SpesError
-from spes_peer.exchange.fetch import Fetcher
-from spes_peer.identity import PeerId
+from spes_peer.node import Node
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Contribution, Holding, ReduceOrder, ReduceTask, UpdateNotice, UpdateReport
-from spes_peer.run.layout import Layout
 from spes_peer.run.records import BlockId, SealedRecord
 
 logger = logging.getLogger(__name__)
@@ -30,24 +28,18 @@ class RoundWork:
     def __init__(
         self,
         record: SealedRecord,
-        peer_id: PeerId,
-        layout: Layout,
-        fetcher: Fetcher,
+        node: Node,
         trainer: TrainerHost,
         send: Callable[[Any], None],
-        sources: Callable[[], Sequence[PeerId]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.record = record
         self.contribution: Contribution | None = None
         self.reports: dict[BlockId, UpdateReport] = {}
         self.holdings: set[str] = set()
-        self._peer_id = peer_id
-        self._layout = layout
-        self._fetcher = fetcher
+        self._node = node
         self._trainer = trainer
         self._send = send
-        self._sources = sources
         self._spawn = spawn
         self._tasks_started: set[BlockId] = set()
         self._notices_started: set[str] = set()
@@ -74,7 +66,7 @@ class RoundWork:
     def facts(self) -> Own:
         """What this member knows itself, to judge a proposal by."""
         reports = {block: report.blob for block, report in self.reports.items()}
-        return Own(self._peer_id, self.contribution, reports)
+        return Own(self._node.peer_id, self.contribution, reports, self._node.signer.incarnation)
 
     def contribute(self, contribution: Contribution) -> None:
         self.contribution = contribution
@@ -86,7 +78,7 @@ class RoundWork:
         if order.round != self.round:
             return
         for task in order.tasks:
-            is_mine = self._peer_id in task.reducers and task.block in self._layout.by_id
+            is_mine = self._node.peer_id in task.reducers and task.block in self._node.layout.by_id
             if is_mine and task.block not in self._tasks_started:
                 self._tasks_started.add(task.block)
                 self._spawn(self._reduce(task))
@@ -94,7 +86,7 @@ class RoundWork:
     def on_notice(self, notice: UpdateNotice) -> None:
         if (
             notice.round == self.round
-            and notice.block in self._layout.by_id
+            and notice.block in self._node.layout.by_id
             and notice.blob not in self._notices_started
         ):
             self._notices_started.add(notice.blob)
@@ -102,11 +94,11 @@ class RoundWork:
 
     async def _reduce(self, task: ReduceTask) -> None:
         """Fetch the offers, average them, report. Offers that cannot be had are left to the other reducers' word."""
-        size = self._layout.encoded_bytes(self._layout.by_id[task.block])
+        size = self._node.layout.encoded_bytes(self._node.layout.by_id[task.block])
         async with self._reducing:
             try:
-                await self._fetcher.fetch_all(
-                    [(one.blob, size, [one.peer_id, *self._sources()]) for one in task.inputs]
+                await self._node.fetcher.fetch_all(
+                    [(one.blob, size, [one.peer_id, *self._node.others()]) for one in task.inputs]
                 )
                 reduced = await self._trainer.get().reduce_block(task)
             except SpesError as error:
@@ -123,9 +115,9 @@ class RoundWork:
             self._hold_now(reduced.blob)
 
     async def _hold(self, notice: UpdateNotice) -> None:
-        size = self._layout.encoded_bytes(self._layout.by_id[notice.block])
+        size = self._node.layout.encoded_bytes(self._node.layout.by_id[notice.block])
         try:
-            await self._fetcher.fetch(notice.blob, size, [*notice.holders, *self._sources()])
+            await self._node.fetcher.fetch(notice.blob, size, [*notice.holders, *self._node.others()])
         except SpesError as error:
             logger.warning("could not fetch an update block=%s reason=%s", notice.block, error)
             self._notices_started.discard(notice.blob)

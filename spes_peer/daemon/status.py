@@ -53,7 +53,8 @@ class PhaseKeeper:
     def say(self, name: str, why: str = "", waiting_for: Iterable[PeerId] = (), until_at: float = 0.0) -> None:
         """Enter a phase, or give a new reason in it; logged when it changes. `until_at` is 0 without a fixed end."""
         if (name, why) != (self.message.name, self.message.why):
-            logger.info("%s%s", name, f": {why}" if why else "")
+            level = logging.INFO if name != self.message.name else logging.DEBUG
+            logger.log(level, "%s%s", name, f": {why}" if why else "")
         since_at = self.message.since_at if name == self.message.name else time.time()
         self.message = Phase(name=name, since_at=since_at, why=why, waiting_for=waiting_for, until_at=until_at)
         self.touch()

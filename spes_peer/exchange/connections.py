@@ -18,7 +18,7 @@ from spes_peer.exchange import grpc_options
 from spes_peer.exchange.addresses import parse_endpoint
 from spes_peer.exchange.limits import DIAL_SECONDS, MAX_BACKOFF_SECONDS, MAX_DIALLED_ADDRESSES, TUNNEL_SECONDS
 from spes_peer.exchange.link import Link
-from spes_peer.exchange.traffic import Transport
+from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId
 from spes_peer.run.peers import PeerEntry
 from spes_peer.run.signed import Signer
@@ -43,8 +43,9 @@ class _Peer:
 class Connections:
     """One link per peer, over whichever transport reaches it."""
 
-    def __init__(self, signer: Signer, open_tunnel: OpenTunnel | None = None) -> None:
+    def __init__(self, signer: Signer, traffic: Traffic, open_tunnel: OpenTunnel | None = None) -> None:
         self._signer = signer
+        self._traffic = traffic
         self._open_tunnel = open_tunnel
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
@@ -137,7 +138,7 @@ class Connections:
 
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
-        return Link(entry.peer_id, transport, channel, self._signer, self._lost)
+        return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost)
 
     async def _close_dead_channels(self) -> None:
         """Closing a channel cancels its calls, so only channels without a connection are closed before the end."""

@@ -33,18 +33,17 @@ class Description:
 
     manifest: SignedManifest
     entry: Signed
-    known: tuple[Signed, ...]
     head_round: int
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """A description that was found good: the run, and how to reach some of its nodes."""
+    """A description that was found good: the run, and how to reach one of its nodes."""
 
     signed_manifest: SignedManifest
     manifest: Manifest
-    entries: tuple[PeerEntry, ...]
-    """The answering node's first, then those it knows. Entries that are not properly signed are left out."""
+    entry: PeerEntry
+    """The answering node's."""
     head_round: int
 
     @property
@@ -149,9 +148,7 @@ def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: by
         manifest = description.manifest.open()
     except BadConfiguration as error:
         raise BadMessage(str(error)) from None
-    others = (_entry_or_none(known, run_id) for known in description.known)
-    entries = (entry, *(other for other in others if other is not None))
-    return Introduction(description.manifest, manifest, entries, description.head_round)
+    return Introduction(description.manifest, manifest, entry, description.head_round)
 
 
 def _refuse_newer(signed: Signed) -> None:
@@ -171,10 +168,3 @@ def _entry(signed: Signed, run_id: bytes) -> PeerEntry:
     if entry.peer_id != signed.peer_id:
         raise BadSignature(f"an entry of {entry.peer_id[:64]!r} signed by {signed.peer_id}")
     return entry
-
-
-def _entry_or_none(signed: Signed, run_id: bytes) -> PeerEntry | None:
-    try:
-        return _entry(signed, run_id)
-    except PeerError:
-        return None

@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from spes_peer.errors import BadMessage, BadSignature, BlobMissing, PeerError, Unreachable
 from spes_peer.exchange.limits import Busy
 from spes_peer.exchange.tokens import TOKEN_KEY, make_token
-from spes_peer.exchange.traffic import Transport
+from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId
 from spes_peer.run.signed import Signer
 from spes_peer.wire.peer_pb2_grpc import PeerStub
@@ -41,6 +42,7 @@ class Link:
         transport: Transport,
         channel: grpc.aio.Channel,
         signer: Signer,
+        traffic: Traffic,
         on_lost: Callable[["Link"], None] = lambda _link: None,
     ) -> None:
         self.peer_id = peer_id
@@ -48,19 +50,31 @@ class Link:
         self.channel = channel
         self.stub: Any = PeerStub(channel)  # type: ignore[no-untyped-call]
         self._signer = signer
+        self._traffic = traffic
         self._on_lost = on_lost
 
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
         """A fresh token; for calls made on `stub` directly."""
         return ((TOKEN_KEY, make_token(self._signer, self.peer_id, time.time())),)
 
+    def count_sent(self, message: Message) -> None:
+        """For messages of calls that are made on `stub` directly."""
+        self._traffic.sent(self.peer_id, self.transport, message.ByteSize())
+
+    def count_received(self, message: Message) -> None:
+        self._traffic.received(self.peer_id, self.transport, message.ByteSize())
+
     async def call(self, method: Any, request: Any, timeout_seconds: float) -> Any:
         """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none."""
         with self._our_errors():
-            return await method(request, metadata=self.metadata(), timeout=timeout_seconds)
+            self.count_sent(request)
+            answer = await method(request, metadata=self.metadata(), timeout=timeout_seconds)
+            self.count_received(answer)
+            return answer
 
     async def stream(self, method: Any, request: Any, stall_seconds: float) -> AsyncGenerator[Any, None]:
         """The answers of a method of `stub` with many; `Stalled` when none comes for `stall_seconds`."""
+        self.count_sent(request)
         call = method(request, metadata=self.metadata())
         try:
             while True:
@@ -69,6 +83,7 @@ class Link:
                         answer = await call.read()
                 if answer is _END:
                     return
+                self.count_received(answer)
                 yield answer
         except TimeoutError:
             raise Stalled(f"{self.peer_id} sent nothing for {stall_seconds:g} s") from None

@@ -12,11 +12,13 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from spes_peer.blobs import num_pieces_of
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMissing, SpesError, Unreachable
@@ -51,6 +53,7 @@ from spes_peer.wire.peer_pb2 import (
 )
 from spes_peer.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
 
+M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 _OUTBOX_MESSAGES = 1_000  # a member that is so far behind does not read
@@ -182,48 +185,47 @@ class _Service(PeerServicer):
 
     @_answering
     async def Records(self, request: RecordsRequest, context: Context) -> None:
-        self._caller(context)
+        line = self._line(request, context)
         for record in islice(self._host.records_from(request.from_round), MAX_RECORDS_PER_CALL):
-            await _write(context, convert.to_message(record))
+            await line.write(convert.to_message(record))
 
     @_answering
     async def ListSnapshots(self, request: SnapshotsRequest, context: Context) -> Snapshots:
-        self._caller(context)
+        line = self._line(request, context)
         reply = Snapshots()
         for snapshot in self._host.snapshots():
             reply.snapshots.append(convert.to_message(snapshot))  # type: ignore[arg-type]
-        return reply
+        return line.counted(reply)
 
     @_answering
     async def Have(self, request: HaveRequest, context: Context) -> HaveReply:
-        self._caller(context)
+        line = self._line(request, context)
         have = self._holdings.have(request.name)
-        return HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
+        return line.counted(HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap()))
 
     @_answering
     async def Fetch(self, request: FetchRequest, context: Context) -> None:
-        caller, transport = self._caller(context), _transport(context)
+        line = self._line(request, context)
         have = self._holdings.have(request.name)
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
         if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
-        with self._slots.hold(caller):
+        with self._slots.hold(line.caller):
             if request.with_digests:
-                await _write(context, FetchReply(digests=self._holdings.digests(request.name)))
+                await line.write(FetchReply(digests=self._holdings.digests(request.name)))
             for index in request.pieces:
                 piece = await asyncio.to_thread(self._holdings.read_piece, request.name, index)
                 for start in range(0, max(len(piece), 1), CHUNK_BYTES):
-                    chunk = piece[start : start + CHUNK_BYTES]
-                    await _write(context, FetchReply(piece=index, content=chunk))
-                    self._traffic.sent(caller, transport, len(chunk))
+                    await line.write(FetchReply(piece=index, content=piece[start : start + CHUNK_BYTES]))
 
     @_answering
     async def Attend(self, request_iterator: AsyncIterator[Any], context: Context) -> None:
-        caller = self._caller(context)
+        line = self._line(None, context)
         outbox: asyncio.Queue[Signed] = asyncio.Queue(_OUTBOX_MESSAGES)
-        writing = asyncio.create_task(_write_all(context, outbox))
-        talking = asyncio.create_task(self._host.attend(caller, _signed(request_iterator), _sender(outbox, writing)))
+        writing = asyncio.create_task(_write_all(line, outbox))
+        incoming = _signed(request_iterator, line)
+        talking = asyncio.create_task(self._host.attend(line.caller, incoming, _sender(outbox, writing)))
         try:
             await asyncio.wait((writing, talking), return_when=asyncio.FIRST_COMPLETED)
             if not talking.done():
@@ -236,26 +238,45 @@ class _Service(PeerServicer):
                 task.cancel()
             await asyncio.gather(writing, talking, return_exceptions=True)
 
-    def _caller(self, context: Context) -> PeerId:
+    def _line(self, request: Message | None, context: Context) -> "_Line":
+        """The call, once its token is found good."""
         tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
-        return check_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id, time.time())
+        caller = check_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id, time.time())
+        transport: Transport = "libp2p" if context.peer().startswith("unix") else "grpc"
+        line = _Line(caller, transport, context, self._traffic)
+        if request is not None:
+            line.count_received(request)
+        return line
 
 
-def _transport(context: Context) -> Transport:
-    return "libp2p" if context.peer().startswith("unix") else "grpc"
+@dataclass(frozen=True)
+class _Line:
+    """One call: who is at the other end, over what, and how many bytes it took."""
+
+    caller: PeerId
+    transport: Transport
+    context: Context
+    traffic: Traffic
+
+    def count_received(self, message: Message) -> None:
+        self.traffic.received(self.caller, self.transport, message.ByteSize())
+
+    def counted(self, reply: M) -> M:
+        self.traffic.sent(self.caller, self.transport, reply.ByteSize())
+        return reply
+
+    async def write(self, message: Message) -> None:
+        """Send one message; a caller that takes nothing for long loses its call."""
+        try:
+            async with asyncio.timeout(SEND_STALL_SECONDS):
+                await self.context.write(self.counted(message))
+        except TimeoutError:
+            raise Unreachable("you do not read what you are sent") from None
 
 
-async def _write(context: Context, message: Any) -> None:
-    """Send one message; a caller that takes nothing for long loses its call."""
-    try:
-        async with asyncio.timeout(SEND_STALL_SECONDS):
-            await context.write(message)
-    except TimeoutError:
-        raise Unreachable("you do not read what you are sent") from None
-
-
-async def _signed(messages: AsyncIterator[Any]) -> AsyncIterator[Signed]:
+async def _signed(messages: AsyncIterator[Any], line: _Line) -> AsyncIterator[Signed]:
     async for message in messages:
+        line.count_received(message)
         yield convert.from_message(Signed, message)
 
 
@@ -269,8 +290,8 @@ def _sender(outbox: "asyncio.Queue[Signed]", writing: "asyncio.Task[None]") -> C
     return send
 
 
-async def _write_all(context: Context, outbox: "asyncio.Queue[Signed]") -> None:
+async def _write_all(line: _Line, outbox: "asyncio.Queue[Signed]") -> None:
     while True:
         message = await outbox.get()
-        await _write(context, convert.to_message(message))
+        await line.write(convert.to_message(message))
         outbox.task_done()

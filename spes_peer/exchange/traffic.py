@@ -1,4 +1,4 @@
-"""How many bytes of blobs went to and came from whom, over which transport. Piece payload only, no framing."""
+"""How many bytes went to and came from whom, over which transport: serialized messages of every call, no framing."""
 
 from collections import Counter
 from dataclasses import dataclass

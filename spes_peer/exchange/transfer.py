@@ -24,7 +24,6 @@ from spes_peer.exchange.limits import (
     Busy,
 )
 from spes_peer.exchange.link import Link, Stalled
-from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
 from spes_peer.wire.peer_pb2 import FetchReply, FetchRequest, HaveReply, HaveRequest
 
@@ -76,7 +75,6 @@ class Means:
 
     holdings: Holdings
     connections: Connections
-    traffic: Traffic
     stall_seconds: float
     bad_sources: Counter[PeerId] = field(default_factory=Counter)
     """How often a peer sent bytes that were not what they should be."""
@@ -216,7 +214,6 @@ class Transfer:
                     await asyncio.to_thread(self.partial.accept_digests, reply.digests)
                     awaits_digests = False
                     continue
-                self._means.traffic.received(link.peer_id, link.transport, len(reply.content))
                 if awaited is None or reply.piece != awaited:
                     raise BadMessage(f"piece {reply.piece}, which was not asked for")
                 chunks += reply.content

@@ -15,16 +15,14 @@ class DescribeRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("manifest", "entry", "known", "head_round")
+    __slots__ = ("manifest", "entry", "head_round")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
-    KNOWN_FIELD_NUMBER: _ClassVar[int]
     HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
     manifest: _record_pb2.SignedManifest
     entry: _signed_pb2.Signed
-    known: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
     head_round: int
-    def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., known: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., head_round: _Optional[int] = ...) -> None: ...
+    def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., head_round: _Optional[int] = ...) -> None: ...
 
 class RecordsRequest(_message.Message):
     __slots__ = ("from_round",)

@@ -1,0 +1,304 @@
+"""Whole swarms of real processes on loopback: bootstrap node, volunteers, DHT, relay, trainers. Nothing is mocked."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from spes_peer.organize import run_file_text
+
+START_SECONDS = 120.0
+
+
+def small_run(**values: Any) -> str:
+    """The demo's run file with a smaller model for three volunteers; `values` replace what it says."""
+    small = {
+        "min_peers": 3,
+        "d_model": 48,
+        "num_layers": 2,
+        "num_experts": 6,
+        "expert_hidden": 64,
+        "sequence_length": 32,
+        "num_subsets": 3,
+        "steps_per_round": 10,
+        "batch_sequences": 24,
+        "block_elements": 8192,
+        "merge_interval_steps": 10,
+        "merge_warmup_steps": 100,
+        "snapshot_rounds": 2,
+        "lr": 1e-2,
+        "warmup_steps": 5,
+        **values,
+    }
+    lines = []
+    for line in run_file_text("demo", None).splitlines():
+        key = line.partition("=")[0].strip()
+        lines.append(f"{key} = {small.pop(key)}" if key in small else line)
+    assert not small, f"no such keys in the demo's run file: {list(small)}"
+    return "\n".join(lines)
+
+
+@dataclass
+class Place:
+    """A folder with a short path; whatever is started here carries its name in the environment, and is found by it."""
+
+    path: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "TMPDIR": str(self.path), "SPES_TEST_PLACE": str(self.path)}
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that was started here and still runs, however deep and in whatever session."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if (
+                    process.environ().get("SPES_TEST_PLACE") == str(self.path)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+        return found
+
+    def start(self, *arguments: str, log: str, module: str = "spes_peer") -> "subprocess.Popen[bytes]":
+        with (self.path / log).open("wb") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments], stdout=file, stderr=file, env=self.environment
+            )
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "spes_peer", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=self.environment,
+        )
+
+    def status(self, folder: str) -> dict[str, Any]:
+        """What a daemon says of itself; empty while it does not answer."""
+        done = self.run("status", "--json", "--data-dir", str(self.path / folder))
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def read(self, log: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.path / log).read_text(errors="replace")
+        return ""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    here = Place(Path(tempfile.mkdtemp(prefix="spes-")))
+    yield here
+    for process in here.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    shutil.rmtree(here.path, ignore_errors=True)
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = START_SECONDS) -> Any:
+    """Wait for a true value of `condition`, and give it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
+        time.sleep(0.1)
+    return value
+
+
+def nothing_is_left(place: Place, *besides: str) -> None:
+    until(lambda: not place.processes(), "every process has ended", seconds=10)
+    assert sorted(path.name for path in place.path.iterdir()) == sorted(besides)
+
+
+def start_demo(place: Place, run_toml: str, rounds: int, peers: int = 3) -> "subprocess.Popen[bytes]":
+    (place.path / "run.toml").write_text(run_toml)
+    options = ["--peers", str(peers), "--rounds", str(rounds), "--config", str(place.path / "run.toml"), "--no-tui"]
+    return place.start("demo", *options, "--report", str(place.path / "report.json"), log="demo.log")
+
+
+@pytest.mark.timeout(240)
+def test_three_volunteers_train_three_rounds_and_end_on_one_state(place: Place) -> None:
+    demo = start_demo(place, small_run(), rounds=3)
+    assert demo.wait(timeout=200) == 0, place.read("demo.log")
+    report = json.loads(place.read("report.json"))
+
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
+    assert report["state_roots_equal"]
+    assert all(entry["roots_equal"] for entry in report["rounds"])
+    assert len({entry["state_root"] for entry in report["rounds"]}) == 3
+    losses = [report["held_out_loss_start"], *(entry["held_out_loss"] for entry in report["rounds"])]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > 5.3
+    assert losses[-1] < 4.5
+    assert all(entry["tokens"] == 10 * 24 * 32 for entry in report["rounds"])
+
+    direct, also_direct, relayed = report["peers"]
+    assert (direct["reachability"], also_direct["reachability"], relayed["reachability"]) == (
+        "direct",
+        "direct",
+        "relay",
+    )
+    for peer in (direct, also_direct):  # they dial each other, and the third through the relay
+        assert peer["bytes_sent"]["grpc"] > 0
+        assert peer["bytes_received"]["grpc"] > 0
+        assert peer["bytes_received"]["libp2p"] > 0
+    assert relayed["bytes_sent"]["libp2p"] > 0
+    assert relayed["bytes_received"]["libp2p"] > 0
+    nothing_is_left(place, "demo.log", "report.json", "run.toml")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
+    demo = start_demo(place, small_run(), rounds=1000)
+    until(lambda: "round   1" in place.read("demo.log"), "a round was made")
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(timeout=30) == 130
+    nothing_is_left(place, "demo.log", "run.toml")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
+    demo = start_demo(place, small_run(), rounds=1000)
+    until(lambda: "round   1" in place.read("demo.log"), "a round was made")
+    demo.kill()
+    demo.wait(timeout=30)
+    until(lambda: not place.processes(), "every process has ended", seconds=30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_demo_in_which_a_volunteer_crashes_fails_and_leaves_nothing(place: Place) -> None:
+    demo = start_demo(place, small_run(), rounds=1000)
+    until(lambda: "round   1" in place.read("demo.log"), "a round was made")
+    victim = next(process for process in place.processes() if "volunteer-2" in process.cmdline())
+    victim.kill()
+    assert demo.wait(timeout=60) == 1
+    assert "volunteer-2 ended" in place.read("demo.log")
+    nothing_is_left(place, "demo.log", "run.toml")
+
+
+@dataclass
+class Run:
+    """An organizer's run with its bootstrap node, and volunteers that join it."""
+
+    place: Place
+    address: str
+    bootstrap: "subprocess.Popen[bytes]"
+
+    def join(self, name: str, *options: str) -> "subprocess.Popen[bytes]":
+        fixed = ["--bootstrap", self.address, "--data-dir", str(self.place.path / name), "--name", name]
+        fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
+        return self.place.start("join", *fixed, *options, log=f"{name}.log")
+
+    def until_round(self, name: str, number: int) -> dict[str, Any]:
+        def reached() -> dict[str, Any] | None:
+            status = self.place.status(name)
+            return status if any(entry["round"] == str(number) for entry in status.get("rounds", [])) else None
+
+        found: dict[str, Any] = until(reached, f"{name} has applied round {number}")
+        return found
+
+
+@pytest.fixture
+def organized(place: Place) -> Run:
+    (place.path / "run.toml").write_text(small_run(min_peers=1))
+    made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
+    assert made.returncode == 0, made.stderr
+    folder = place.path / "run"
+    options = ["--run", str(folder), "--host", "127.0.0.1", "--port", "0"]
+    bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap")
+    until(lambda: (folder / "address").exists(), "the bootstrap node serves")
+    return Run(place, (folder / "address").read_text().strip(), bootstrap)
+
+
+def subset_owners(status: dict[str, Any]) -> list[list[str]]:
+    return [subset.get("owners", []) for subset in status["subsets"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> None:
+    place = organized.place
+    organized.join("veteran")
+    organized.until_round("veteran", 3)
+    latecomer = organized.join("latecomer")
+    status = until(
+        lambda: (found := place.status("latecomer")).get("rounds") and found, "the latecomer has applied a round"
+    )
+    newest = status["rounds"][-1]
+    same = organized.until_round("veteran", int(newest["round"]))
+    assert newest["state_root"] in [entry["state_root"] for entry in same["rounds"]]
+    veteran_id, latecomer_id = same["peer_id"], status["peer_id"]
+    owners = subset_owners(
+        until(lambda: len(place.status("veteran").get("peers", [])) == 3 and place.status("veteran"), "all are known")
+    )
+    assert [veteran_id] in owners
+    assert [latecomer_id] in owners
+
+    second = place.run(
+        "join", "--bootstrap", organized.address, "--data-dir", str(place.path / "latecomer"), "--no-tui"
+    )
+    assert second.returncode == 2
+    assert f"already running (pid {latecomer.pid})" in second.stderr
+
+    assert place.run("pause", "--data-dir", str(place.path / "latecomer")).returncode == 0
+    until(lambda: place.status("latecomer").get("phase", {}).get("name") == "paused", "the latecomer is paused")
+    until(lambda: [latecomer_id] not in subset_owners(place.status("veteran")), "it is out of the roster")
+    assert place.run("resume", "--data-dir", str(place.path / "latecomer")).returncode == 0
+    until(lambda: [latecomer_id] in subset_owners(place.status("veteran")), "it is in the roster again")
+
+    assert place.run("leave", "--data-dir", str(place.path / "latecomer")).returncode == 0
+    assert latecomer.wait(timeout=60) == 0
+    before = int(place.status("veteran")["rounds"][-1]["round"])
+    organized.until_round("veteran", before + 2)  # the run goes on without it
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
+    place = organized.place
+    first = organized.join("volunteer")
+    organized.until_round("volunteer", 1)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=30) == 0
+    organized.bootstrap.terminate()
+    assert organized.bootstrap.wait(timeout=30) == 0
+    shutil.rmtree(place.path / "run")
+    made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
+    assert made.returncode == 0, made.stderr  # a new organizer's key makes it another run
+    options = ["--run", str(place.path / "run"), "--host", "127.0.0.1", "--port", "0"]
+    place.start(*options, log="bootstrap.log", module="bootstrap")
+    address = until(
+        lambda: (place.path / "run/address").exists() and (place.path / "run/address").read_text().strip(), "it serves"
+    )
+    refused = place.run("join", "--bootstrap", address, "--data-dir", str(place.path / "volunteer"), "--no-tui")
+    assert refused.returncode == 2
+    assert "another run" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_trainer_that_is_killed_is_started_again_and_the_run_goes_on(organized: Run) -> None:
+    place = organized.place
+    organized.join("volunteer")
+    organized.until_round("volunteer", 1)
+    trainer = next(process for process in place.processes() if "spes_peer.training" in process.cmdline())
+    trainer.kill()
+    reached = int(place.status("volunteer")["round"])
+    status = organized.until_round("volunteer", reached + 2)
+    assert any("the trainer ended" in line["text"] for line in status["log"])
