@@ -167,7 +167,6 @@ def create_host(seed: bytes) -> IHost:
         # The defaults also offer plaintext, in which anybody can claim any peer id.
         sec_opt={NOISE: NoiseTransport(key_pair, create_new_noise_key_pair().private_key)},
         muxer_opt={TProtocol(yamux.PROTOCOL_ID): Connection},
-        # No watermarks: the node dials whom it is told to, never whoever it has heard of.
         connection_config=ConnectionConfig(
             max_connections=MAX_CONNECTIONS, high_watermark=MAX_CONNECTIONS, low_watermark=0, min_connections=0
         ),
@@ -194,4 +193,9 @@ def create_host(seed: bytes) -> IHost:
             await stream.reset()
 
     network.set_stream_handler(guarded)
+    network.auto_connector.maybe_connect = _dial_nobody
     return host
+
+
+async def _dial_nobody() -> None:
+    """Works around: the original dials whoever it has heard of, and no setting turns that off."""

@@ -14,9 +14,9 @@ from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".sock"
+_SUFFIX = ".sock"
 _ID_CHARACTERS = 12
-_BACKLOG = 16
+_BACKLOG = 128  # a Unix socket refuses at once what it cannot queue
 
 
 class Tunnels:
@@ -25,7 +25,7 @@ class Tunnels:
     def __init__(self, host: IHost, folder: Path, nursery: trio.Nursery) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for stale in folder.glob(f"*{SUFFIX}"):
+        for stale in folder.glob(f"*{_SUFFIX}"):
             stale.unlink()
         self._host = host
         self._folder = folder
@@ -40,7 +40,7 @@ class Tunnels:
             raise BadMessage(f"{peer_id[:64]!r} is not a peer id") from None
         tunnel = self._tunnels.get(peer)
         if tunnel is None:
-            path = self._folder / f"{peer_id[-_ID_CHARACTERS:]}{SUFFIX}"
+            path = self._folder / f"{peer_id[-_ID_CHARACTERS:]}{_SUFFIX}"
             listener = trio.SocketListener(await _listen(path))
             tunnel = self._tunnels[peer] = _Tunnel(self._host, peer, path)
             self._nursery.start_soon(trio.serve_listeners, tunnel.carry, [listener])
