@@ -104,7 +104,8 @@ class Member:
         self.is_alive = True
         self.contributes = True
         self.holds = True
-        self.steps = swarm.layout.manifest.training.steps_per_round
+        self.steps: int | None = None
+        """Makes so many in each round; None for all."""
         self.change: Callable[[Contribution], Contribution] = lambda contribution: contribution
         self.reduces: Callable[[ReduceTask], UpdateReport | None] = self.honest_report
         self.contribution: Contribution | None = None
@@ -144,7 +145,8 @@ class Member:
         record = self.head.record
         entry = record.entry_of(self.peer_id)
         assert entry is not None
-        honest = contribution_of(entry, record, self.swarm.layout, self.root, self.steps)
+        steps = self.steps or self.swarm.layout.manifest.training.steps_per_round_at(record.step)
+        honest = contribution_of(entry, record, self.swarm.layout, self.root, steps)
         self.contribution = self.change(honest)
         self.store |= {offer.blob for offer in self.contribution.offers}
         self.say(self.contribution)

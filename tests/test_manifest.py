@@ -13,6 +13,7 @@ from spes_peer.run.manifest import (
     Manifest,
     SignedManifest,
     Timing,
+    Training,
     parse_manifest,
     parse_run_file,
     sign_manifest,
@@ -54,6 +55,16 @@ def test_any_changed_value_gives_another_run_id(manifest: Manifest, organizer: I
 def test_every_preset_is_a_valid_run_file_of_a_valid_manifest(preset: str, manifest: Manifest) -> None:
     run_file = parse_run_file(PRESETS[preset]).model_dump(mode="json")
     parse_manifest(changed(manifest, **run_file))
+
+
+def test_the_final_phase_has_its_part_of_the_tokens_in_smaller_batches() -> None:
+    training = Training(num_subsets=1, steps_per_round=100, total_steps=13_000, batch_sequences=64, lr=1e-3)
+    begin = training.final_phase_step
+    assert begin == 7000  # 7 000 · 64 sequences are 70 % of the run's, 6 000 · 32 the rest
+    assert [training.batch_sequences_at(step) for step in (0, begin - 1, begin, 99_999)] == [64, 64, 32, 32]
+    assert [training.steps_per_round_at(step) for step in (0, begin - 1, begin, 99_999)] == [100, 100, 50, 50]
+    without = training.model_copy(update={"final_phase_fraction": 0.0})
+    assert (without.batch_sequences_at(12_999), without.steps_per_round_at(12_999)) == (64, 100)
 
 
 # ---- what is refused, and what is said about it ----

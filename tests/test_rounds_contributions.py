@@ -27,7 +27,7 @@ def honest(layout: Layout) -> Contribution:
 
 
 def fault(given: Contribution, layout: Layout) -> str | None:
-    return fault_in_contribution(given, ENTRY, 0, layout)
+    return fault_in_contribution(given, ENTRY, genesis(layout), layout)
 
 
 def test_what_the_roster_lets_a_member_offer_is_taken(honest: Contribution, layout: Layout) -> None:

@@ -103,6 +103,18 @@ def test_the_record_at_the_last_step_is_final_and_nobody_trains_on(manifest: Man
     assert late.refusals == ["admission: the run has ended with record 4"]
 
 
+def test_the_last_rounds_have_half_the_batch_and_steps_of_their_own(manifest: Manifest) -> None:
+    phase = {"final_phase_fraction": 0.3, "final_phase_steps_per_round": 30}
+    swarm = Swarm(changed(manifest, "training", total_steps=100, **phase), FOUR)
+    assert manifest.training.batch_sequences == 32
+    swarm.until(lambda: swarm.phase == "finished")
+    assert [record.step for record in swarm.records] == [0, 0, 20, 40, 60, 90, 120]  # 54 is when it begins
+    batches = [sum(entry.sequences_per_step for entry in record.roster) for record in swarm.records]
+    assert batches == [0, 32, 32, 32, 16, 16, 0]
+    assert [record.tokens // 128 for record in swarm.records] == [0, 0, 640, 640, 640, 480, 480]
+    assert not any(member.refusals or member.objections for member in swarm.members.values())
+
+
 def test_finish_after_ends_the_run_with_that_round(manifest: Manifest) -> None:
     swarm = Swarm(manifest, FOUR, finish_after=2)
     swarm.until(lambda: swarm.phase == "finished")

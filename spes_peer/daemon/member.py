@@ -182,11 +182,12 @@ class Member:
         await self._fetch_shards({manifest.data.shards[i].blob: manifest.data.shards[i].num_tokens for i in needed})
         # the deadline is by the coordinator's clock; what counts for us is how long it leaves
         until_at = time.time() + max(0.0, record.record.deadline_at - record.record.opened_at) - _STOP_MARGIN_SECONDS
-        self._say("training", f"{manifest.training.steps_per_round} local steps", until_at=until_at)
+        num_steps = manifest.training.steps_per_round_at(record.record.step)
+        self._say("training", f"{num_steps} local steps", until_at=until_at)
         work = TrainRound(
             round=record.round,
             first_step=record.record.step,
-            num_steps=manifest.training.steps_per_round,
+            num_steps=num_steps,
             subsets=entry.subsets,
             ranges=entry.ranges,
             sequences_per_step=entry.sequences_per_step,

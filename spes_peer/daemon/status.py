@@ -142,10 +142,10 @@ def _reachability(node: Node) -> str:
 
 
 def _training(member: "Member") -> TrainingStatus:
-    progress = member.progress
+    progress, head = member.progress, member.node.chain.head
     return TrainingStatus(
         steps_done=progress.steps_done if progress else 0,
-        num_steps=member.node.manifest.training.steps_per_round,
+        num_steps=member.node.manifest.training.steps_per_round_at(head.record.step if head else 0),
         loss=progress.loss if progress else 0.0,
         tokens_per_second=progress.tokens_per_second if progress else member.speed,
         device=member.trainer.opened.device,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spes_peer.identity import PeerId
 from spes_peer.rounds.messages import Contribution, Offer
 from spes_peer.run.layout import Layout
-from spes_peer.run.records import RosterEntry
+from spes_peer.run.records import Record, RosterEntry
 
 _LARGEST_NORM = 3.4e38  # above this fp32 holds nothing; so sums of norms stay finite
 _SMALLEST_CLIP = 1e-12  # a factor in a record must be above zero
@@ -23,17 +23,15 @@ _ROOT = re.compile("[0-9a-f]{64}")
 Contributions = Mapping[PeerId, Contribution]
 
 
-def fault_in_contribution(
-    contribution: Contribution, entry: RosterEntry, open_round: int, layout: Layout
-) -> str | None:
-    """Why it cannot be what `entry` allows in `open_round`; None if it can.
+def fault_in_contribution(contribution: Contribution, entry: RosterEntry, record: Record, layout: Layout) -> str | None:
+    """Why it cannot be what `entry` allows in the round that `record` opened; None if it can.
 
     Tokens must be those of the steps made, and no more steps than the round has, so they stay within the ranges.
     """
     manifest = layout.manifest
-    steps, num_steps = contribution.steps, manifest.training.steps_per_round
-    if contribution.round != open_round:
-        return f"it is for round {contribution.round}, and round {open_round} is open"
+    steps, num_steps = contribution.steps, manifest.training.steps_per_round_at(record.step)
+    if contribution.round != record.round:
+        return f"it is for round {contribution.round}, and round {record.round} is open"
     if not 1 <= steps <= num_steps:
         return f"it claims {steps} steps of a round that has {num_steps}"
     tokens = steps * entry.sequences_per_step * manifest.model.sequence_length

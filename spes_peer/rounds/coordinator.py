@@ -137,7 +137,7 @@ def _take_contribution(state: Coordinator, signed: Signed, contribution: Contrib
     entry = _member(state, signed)
     if isinstance(entry, str):
         return f"{prefix}: {entry}"
-    if fault := fault_in_contribution(contribution, entry, state.head.round, state.rules.layout):
+    if fault := fault_in_contribution(contribution, entry, state.head.record, state.rules.layout):
         return f"{prefix}: {fault}"
     phase, sender = state.phase, signed.peer_id
     if isinstance(phase, Training | Reducing) and phase.contributions.get(sender) == contribution:

@@ -109,7 +109,7 @@ def _roster(case: _Case) -> str | None:
         if (entry.sequences_per_step == 0) != record.is_final:
             return f"{entry.peer_id} trains {entry.sequences_per_step} sequences per step"
     shared = sum(entry.sequences_per_step for entry in record.roster)
-    batch = 0 if record.is_final or not peers else max(training.batch_sequences, len(peers))
+    batch = 0 if record.is_final or not peers else max(training.batch_sequences_at(record.step), len(peers))
     return None if shared == batch else f"the members share a batch of {shared} sequences instead of {batch}"
 
 
@@ -121,7 +121,8 @@ def _ranges(case: _Case) -> str | None:
     pool = pool_after(case.previous, record.updates, case.manifest.model.sequence_length)
     if trained := [part for part in assigned if not _is_in(part, (*pool.returned, _all_from(pool.next_position)))]:
         return f"positions [{trained[0].start}, {trained[0].end}) have been assigned before"
-    needs = [entry.sequences_per_step * case.manifest.training.steps_per_round for entry in record.roster]
+    num_steps = case.manifest.training.steps_per_round_at(record.step)
+    needs = [entry.sequences_per_step * num_steps for entry in record.roster]
     ranges, rest = assign_ranges(needs, pool)
     for entry, expected in zip(record.roster, ranges, strict=True):
         if entry.ranges != expected:

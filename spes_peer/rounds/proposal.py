@@ -19,7 +19,7 @@ from spes_peer.run.records import RECORD_VERSION, Record, RosterEntry, SealedRec
 
 def step_after(record: Record, manifest: Manifest) -> int:
     """Local steps of the run when the round that `record` opened is over; a round without a roster has none."""
-    return record.step + (manifest.training.steps_per_round if record.roster else 0)
+    return record.step + (manifest.training.steps_per_round_at(record.step) if record.roster else 0)
 
 
 def merge_alpha(record: Record, manifest: Manifest) -> float:
@@ -54,14 +54,13 @@ def next_record(
     `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
     """
     manifest, record = layout.manifest, head.record
-    step = step_after(record, manifest)
-    is_final = step >= manifest.training.total_steps or (finish_after is not None and record.round >= finish_after)
-    shares = share_batch(
-        dict(zip((seat.peer_id for seat in seats), speeds, strict=True)), manifest.training.batch_sequences
-    )
+    training, step = manifest.training, step_after(record, manifest)
+    is_final = step >= training.total_steps or (finish_after is not None and record.round >= finish_after)
+    speed_of = dict(zip((seat.peer_id for seat in seats), speeds, strict=True))
+    shares = share_batch(speed_of, training.batch_sequences_at(step))
     per_step = [0 if is_final else shares[seat.peer_id] for seat in seats]
     ranges, pool = assign_ranges(
-        [count * manifest.training.steps_per_round for count in per_step],
+        [count * training.steps_per_round_at(step) for count in per_step],
         pool_after(record, updates, manifest.model.sequence_length),
     )
     roster = tuple(

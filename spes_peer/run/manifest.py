@@ -84,6 +84,31 @@ class Training(Section):
     z_loss: float = Field(default=1e-4, ge=0)
     load_balance_loss: float = Field(default=0.01, ge=0)
     router_z_loss: float = Field(default=0.001, ge=0)
+    final_phase_fraction: float = Field(default=0.3, ge=0, lt=1)
+    """Part of the run's tokens that is trained in a final phase of smaller batches (SPES §2); 0 for none."""
+    final_phase_batch_sequences: int = Field(default=0, ge=0)
+    """In place of `batch_sequences` in that phase; 0 for half of it."""
+    final_phase_steps_per_round: int = Field(default=50, ge=1)
+    """H in that phase."""
+
+    @property
+    def final_phase_step(self) -> int:
+        """The step at which the final phase begins: `final_phase_fraction` of all tokens lie behind it."""
+        late = self.final_phase_fraction / self._final_batch_sequences
+        early = (1 - self.final_phase_fraction) / self.batch_sequences
+        return round(self.total_steps * early / (early + late))
+
+    def steps_per_round_at(self, step: int) -> int:
+        """H of a round that begins at this step of the run; a round ends in the phase in which it began."""
+        return self.final_phase_steps_per_round if step >= self.final_phase_step else self.steps_per_round
+
+    def batch_sequences_at(self, step: int) -> int:
+        """Sequences per step, over all peers together, of a round that begins at this step of the run."""
+        return self._final_batch_sequences if step >= self.final_phase_step else self.batch_sequences
+
+    @property
+    def _final_batch_sequences(self) -> int:
+        return self.final_phase_batch_sequences or max(1, self.batch_sequences // 2)
 
 
 Encoding = Literal["fp32", "bf16"]

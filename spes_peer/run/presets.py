@@ -27,6 +27,7 @@ total_steps = 2000
 batch_sequences = 32         # per step, over all peers together
 lr = 3e-3
 warmup_steps = 40
+final_phase_fraction = 0     # the last 30 % of tokens in smaller batches is for long runs
 
 [sync]
 block_elements = 65536       # at least four shared blocks, so that several peers reduce
