@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from spes_peer.blobs import BlobStore
+from spes_peer.data.filter import mask_repeats
 from spes_peer.data.ranges import Shuffle
 from spes_peer.data.shards import ShardReader, Tokens
 from spes_peer.run.manifest import Manifest
@@ -36,10 +37,13 @@ class Sampler:
         self._reader = ShardReader(blobs, manifest.data, self._length)
 
     def training(self, ranges: Iterable[DataRange], sequences_per_step: int) -> Iterator[Batch]:
-        """Whole batches in the order of `ranges`; the last one is smaller where the ranges end."""
+        """Whole batches in the order of `ranges`; the last one is smaller where the ranges end.
+
+        Labels of sequences that repeat themselves are masked; they count as trained all the same."""
         shards = self._data.shards
         places = self._shuffle.sequences_in(ranges)
-        return _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sequences_per_step)
+        batches = _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sequences_per_step)
+        return (_masked(batch) for batch in batches)
 
     def held_out(self, part: int, num_parts: int, sequences_per_batch: int) -> Iterator[Batch]:
         """Slice `part` of `num_parts` of the held-out split: every num_parts-th sequence."""
@@ -52,3 +56,8 @@ def _batches(sequences: Iterator[Tokens], sequences_per_batch: int) -> Iterator[
     while rows := list(islice(sequences, sequences_per_batch)):
         tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
         yield Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+
+def _masked(batch: Batch) -> Batch:
+    targets = mask_repeats(batch.tokens_BT.numpy(), batch.targets_BT.numpy())
+    return Batch(batch.tokens_BT, torch.from_numpy(targets))
