@@ -13,8 +13,9 @@ from spes_peer.errors import BadConfiguration, SpesError
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
-from spes_peer.node import Node, NodeSettings, address_towards, choose_ports
+from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
+from spes_peer.ports import address_towards, choose_ports
 from spes_peer.run.peers import Head, PeerState, Role
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import BadConfiguration, Unreachable
+from spes_peer.errors import Unreachable
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -26,6 +26,7 @@ from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.membership.directory import Directory
+from spes_peer.ports import Ports
 from spes_peer.run.chain import Chain
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, SignedManifest
@@ -36,46 +37,6 @@ from spes_peer.run.signed import Signed, Signer
 logger = logging.getLogger(__name__)
 
 OnAttend = Callable[[PeerId, AsyncIterator[Signed], Callable[[Signed], None]], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Of the three listeners of a node."""
-
-    grpc: int
-    libp2p: int
-    dht: int
-
-
-def choose_ports(host: str, base: int) -> Ports:
-    """`base` and the two above it, or three free ones for 0; `BadConfiguration` names a port that is taken."""
-    chosen = []
-    with contextlib.ExitStack() as held:
-        for offset in range(3):
-            number = base + offset if base else 0
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((host, number))
-                listener.listen(1)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise BadConfiguration(
-                    f"cannot listen on {host} port {number}: {reason}; choose another first port with --port"
-                ) from None
-            chosen.append(listener.getsockname()[1])
-    return Ports(*chosen)
-
-
-def address_towards(host: str, port: int) -> str:
-    """This machine's address on the way to `host`; no packet is sent."""
-    with contextlib.suppress(OSError):
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"
 
 
 def usable_name(name: str) -> str:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 0.5
+LAST_PAUSE_SECONDS = 30.0
+LONG_LIFE_SECONDS = 60.0  # a process that lived so long did not end because of how it was started
 
 
 class Child:
@@ -146,6 +150,23 @@ class Child:
             self.on_event(frames.message_in(frame))
         elif (future := self._waiting.get(frame.id)) and not future.done():
             future.set_result(frame)
+
+
+class Backoff:
+    """Pauses before what has ended is started again: twice as long each time, short again after a long life."""
+
+    def __init__(self) -> None:
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._started_at = time.monotonic()
+
+    async def pause(self, name: str) -> None:
+        """Say that `name` has ended, and wait. Its next life counts from the return."""
+        if time.monotonic() - self._started_at > LONG_LIFE_SECONDS:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        logger.warning("%s has ended and is started again in_seconds=%.1f", name, self._pause_seconds)
+        await asyncio.sleep(self._pause_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, LAST_PAUSE_SECONDS)
+        self._started_at = time.monotonic()
 
 
 def end_with_parent(number: signal.Signals) -> None:

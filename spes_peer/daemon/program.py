@@ -28,7 +28,8 @@ from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.introduction import Introduction, describe
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
-from spes_peer.node import Node, NodeSettings, address_towards, choose_ports, usable_name
+from spes_peer.node import Node, NodeSettings, usable_name
+from spes_peer.ports import address_towards, choose_ports
 from spes_peer.run.peers import Head, PeerEntry, Role
 from spes_peer.wire.control_pb2 import Status
 

@@ -28,7 +28,7 @@ from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
 from spes_peer.exchange.libp2p_relay import Relay
 from spes_peer.exchange.libp2p_reservations import Reservations
 from spes_peer.exchange.libp2p_tunnels import Tunnels
-from spes_peer.exchange.tunnels import check_port_free
+from spes_peer.ports import check_port_free
 from spes_peer.process import socket_to_parent
 from spes_peer.wire import frames
 from spes_peer.wire.children_pb2 import (

@@ -8,8 +8,6 @@ import asyncio
 import ipaddress
 import logging
 import os
-import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +15,8 @@ from google.protobuf.message import Message
 
 from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.identity import Identity
-from spes_peer.process import Child
+from spes_peer.ports import check_port_free
+from spes_peer.process import Backoff, Child
 from spes_peer.wire.children_pb2 import Libp2pStarted, OpenTunnel, RelayedAddresses, StartLibp2p, TunnelOpened
 
 logger = logging.getLogger(__name__)
@@ -25,9 +24,6 @@ logger = logging.getLogger(__name__)
 _MODULE = "spes_peer.exchange.libp2p_node"
 _START_SECONDS = 60.0  # imports take a second, on a machine that starts everything at once many
 _OPEN_SECONDS = 10.0  # only makes a socket; the peer is dialled when something connects to it
-_FIRST_BACKOFF_SECONDS = 0.5
-_LAST_BACKOFF_SECONDS = 30.0
-_HEALTHY_SECONDS = 60.0  # a process that lived so long did not fail because of how it was started
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
 _TUNNELS = "tunnels"
 _LONGEST_SOCKET_NAME = "x" * 12 + ".sock"
@@ -64,6 +60,7 @@ class Libp2pNode:
         address, or a folder whose path is too long; `ChildFailed` when the process does not start.
         """
         folder, inbound_socket = absolute_paths(folder, inbound_socket)
+        _check_host(host)
         check_port_free(host, port)
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         request = StartLibp2p(
@@ -124,17 +121,12 @@ class Libp2pNode:
 
     async def _supervise(self) -> None:
         """Start the process again whenever it ends, for ever."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        backoff = Backoff()
         while True:
-            started_at = time.monotonic()
             if self._child is not None:
                 await self._child.ended.wait()
             await self._end_child()
-            if time.monotonic() - started_at > _HEALTHY_SECONDS:
-                backoff_seconds = _FIRST_BACKOFF_SECONDS
-            logger.warning("the libp2p node has ended backoff_seconds=%.1f", backoff_seconds)
-            await asyncio.sleep(backoff_seconds)
-            backoff_seconds = min(2 * backoff_seconds, _LAST_BACKOFF_SECONDS)
+            await backoff.pause("the libp2p node")
             try:
                 await self._launch()
             except (ChildFailed, OSError) as error:
@@ -162,21 +154,8 @@ def absolute_paths(folder: Path, inbound_socket: Path) -> tuple[Path, Path]:
     return folder, inbound_socket
 
 
-def check_port_free(host: str, port: int) -> None:
-    """Raise `BadConfiguration` if the libp2p node cannot listen there.
-
-    Works around: py-libp2p sets SO_REUSEPORT, so that two nodes of one user share a port in silence, and it starts
-    without any address when another program has the port.
-    """
+def _check_host(host: str) -> None:
     try:
-        version = ipaddress.ip_address(host).version
+        ipaddress.ip_address(host)
     except ValueError:
         raise BadConfiguration(f"the libp2p node listens at an IP address, which {host!r} is not") from None
-    with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a former start may linger
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise BadConfiguration(
-                f"cannot listen at {host} port {port}: {error.strerror}; choose another port"
-            ) from None

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +29,8 @@ from spes_peer.membership.entries import (
     check_dht_address,
     sign_entry,
 )
-from spes_peer.process import Child
+from spes_peer.ports import check_port_free
+from spes_peer.process import Backoff, Child
 from spes_peer.run.manifest import Timing
 from spes_peer.run.peers import Claim, Head, PeerEntry
 from spes_peer.wire import convert
@@ -54,9 +54,6 @@ _STORE_SECONDS = 20.0
 _READ_SECONDS = 15.0
 _ADD_SECONDS = 5.0
 _RELEASE_SECONDS = 3.0
-_FIRST_BACKOFF_SECONDS = 1.0
-_LAST_BACKOFF_SECONDS = 30.0
-_HEALTHY_SECONDS = 60.0
 _MAX_SOCKET_PATH_BYTES = 100  # systems allow 104 to 108
 _P2PD_SOCKET_NAME = "p2pd-0123456789a.sock"
 _MAX_CACHED_ADDRESSES = 64
@@ -248,18 +245,13 @@ class Directory:
 
     async def _supervise(self) -> None:
         """Beat while the process lives, start it again when it does not, for ever."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        backoff = Backoff()
         while True:
-            started_at = time.monotonic()
             if self._child is not None:
                 await self._beat_until_ended(self._child)
             await self._end_child()
-            if time.monotonic() - started_at > _HEALTHY_SECONDS:
-                backoff_seconds = _FIRST_BACKOFF_SECONDS
             self._change("the DHT node has ended and is started again", 0)
-            logger.warning("the DHT node has ended backoff_seconds=%.0f", backoff_seconds)
-            await asyncio.sleep(backoff_seconds)
-            backoff_seconds = min(2 * backoff_seconds, _LAST_BACKOFF_SECONDS)
+            await backoff.pause("the DHT node")
             try:
                 await self._launch()
             except (ChildFailed, OSError) as error:
@@ -354,19 +346,6 @@ class Directory:
         new = self._memory.add_addresses(address for address in addresses if address not in own)
         if new:
             await self._call(AddDhtPeers(addresses=new), Done, _ADD_SECONDS)
-
-
-def check_port_free(host: str, port: int) -> None:
-    """Raise `BadConfiguration` if somebody listens there: p2pd would share the port in silence."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a former start may linger
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise BadConfiguration(
-                f"cannot listen at {host} port {port}: {error.strerror}; choose another port"
-            ) from None
 
 
 def socket_folder(folder: Path) -> Path:

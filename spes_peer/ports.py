@@ -1,0 +1,68 @@
+"""Ports and addresses of this machine: which to listen on, and whether they are free.
+
+Checked before anything is started, because p2pd and py-libp2p share a busy port in silence (SO_REUSEPORT) instead of
+failing.
+"""
+
+import contextlib
+import random
+import socket
+from dataclasses import dataclass
+
+from spes_peer.errors import BadConfiguration
+
+# Below what systems give to outgoing connections (from 32768 or 49152 on), so that none of those takes a port between
+# the moment it is chosen and the moment it is listened on.
+_FREE_PORTS = range(20_000, 32_000)
+_TRIES = 100
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of the three listeners of a node."""
+
+    grpc: int
+    libp2p: int
+    dht: int
+
+
+def choose_ports(host: str, base: int) -> Ports:
+    """`base` and the two above it, or three free ones for 0; `BadConfiguration` names a port that is taken."""
+    if base:
+        for number in range(base, base + 3):
+            check_port_free(host, number, "choose another first port with --port")
+        return Ports(base, base + 1, base + 2)
+    free: list[int] = []
+    for number in random.sample(_FREE_PORTS, _TRIES):
+        if len(free) == 3:
+            break
+        with contextlib.suppress(BadConfiguration):
+            check_port_free(host, number)
+            free.append(number)
+    if len(free) < 3:
+        check_port_free(host, 0)  # says what is wrong with the address, if it is that
+        raise BadConfiguration(f"no free ports on {host}; name three in a row that are, with --port")
+    return Ports(*free)
+
+
+def check_port_free(host: str, port: int, advice: str = "choose another port") -> None:
+    """`BadConfiguration`, ending with `advice`, if nobody could listen on the TCP port now."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a former start may linger
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadConfiguration(f"cannot listen on {host} port {port}: {reason}; {advice}") from None
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to `host`; no packet is sent."""
+    with contextlib.suppress(OSError):
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
