@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from spes_peer.cli import add_log_level, add_with_parent, port, run_command
+from spes_peer.cli import EXIT_CODES, Parser, add_log_level, add_with_parent, count, port, run_command
 
 DEFAULT_PORT = 4510
 
@@ -16,11 +16,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="spes-bootstrap",
         description="Introduce the volunteers of a run to each other, relay for those behind NAT, keep records and"
         " data. Trains nothing, needs no GPU.",
-        epilog="make a run first: spes-peer run create FOLDER",
+        epilog=f"make a run first: spes-peer run create FOLDER\n\n{EXIT_CODES}",
     )
     parser.add_argument("--run", dest="folder", type=Path, required=True, metavar="FOLDER", help="the run's folder")
     parser.add_argument("--host", default="", help="address to listen on (this machine's, on the way to the internet)")
@@ -29,10 +29,11 @@ def _parser() -> argparse.ArgumentParser:
         "--port",
         type=port,
         default=DEFAULT_PORT,
+        metavar="N",
         help="first of three TCP ports: gRPC, libp2p, DHT; 0 picks free ones (%(default)s)",
     )
     parser.add_argument(
-        "--finish-after", type=int, default=0, metavar="N", help="end the run after round N; 0: never (0)"
+        "--finish-after", type=count, default=0, metavar="N", help="end the run after round N; 0: never (0)"
     )
     add_with_parent(parser)
     add_log_level(parser)

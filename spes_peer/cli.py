@@ -1,25 +1,38 @@
-"""What a person types. Parsing only; each command lives where its work is done and is imported when it is asked for.
-
-Exit codes: 0 left or finished as asked, 1 failed, 2 usage or configuration, 3 no bootstrap node answers, 4 too old for
-the run, 5 not admitted, 130 interrupted.
-"""
+"""What a person types. Parsing only; each command lives where its work is done and is imported when it is asked for."""
 
 import argparse
 import asyncio
 import contextlib
 import json
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from spes_peer import __version__
-from spes_peer.errors import SpesError, UserError
+from spes_peer.errors import BadConfiguration, SpesError, UserError
 
 INTERRUPTED = 130
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+_LOG_TIMES = "%Y-%m-%d %H:%M:%S"
+
+EXIT_CODES = """\
+exit codes:
+  0  done, or left as asked          3  no bootstrap node answers
+  1  failed                          4  this version is too old for the run
+  2  wrong usage or configuration    5  not admitted to the run
+                                   130  interrupted"""
+
+_EXAMPLES = """\
+examples:
+  spes-peer demo                        try it on this machine alone
+  spes-peer join --bootstrap ADDRESS    lend this machine to a run
+  spes-peer status                      what it does, and what it waits for
+  spes-peer run create FOLDER           start a run of your own
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +42,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run_command(_parser(), arguments))
 
 
+class _Help(argparse.HelpFormatter):
+    """Folds a text of one line, and leaves one of several as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, and no abbreviations of options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BadConfiguration.exit_code, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Parse and run; shared by `spes-peer` and `spes-bootstrap`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     options.arguments = arguments
-    logging.basicConfig(level=getattr(logging, options.log_level), format=_LOG_FORMAT, stream=sys.stderr)
+    level = getattr(logging, options.log_level)
+    logging.basicConfig(level=level, format=_LOG_FORMAT, datefmt=_LOG_TIMES, stream=sys.stderr)
     if getattr(options, "with_parent", False):
         from spes_peer.process import end_with_parent
 
@@ -71,19 +102,41 @@ def add_with_parent(parser: Any) -> None:
 
 def port(text: str) -> int:
     """A base port: the node uses it and the two above it; 0 picks free ones."""
+    return _whole_number(text, 0, 65533, "a port from 0 to 65533")
+
+
+def count(text: str) -> int:
+    """A whole number that is not negative."""
+    return _whole_number(text, 0, 2**31 - 1, "a whole number from 0 on")
+
+
+def positive(text: str) -> int:
+    return _whole_number(text, 1, 2**31 - 1, "a whole number from 1 on")
+
+
+def _whole_number(text: str, least: int, most: int, what: str) -> int:
     with contextlib.suppress(ValueError):
-        if 0 <= int(text) <= 65533:
+        if least <= int(text) <= most:
             return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65533")
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="spes-peer",
+        usage="spes-peer COMMAND [OPTIONS]",
         description="Pretrain a mixture-of-experts language model together with other volunteers, peer to peer.",
-        epilog="Try it on this machine alone: spes-peer demo",
+        epilog=f"{_EXAMPLES}\n{EXIT_CODES}\n\nOptions of a command: spes-peer COMMAND --help",
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"spes-peer {__version__}", help="print the version")
+
+    def help_(_options: argparse.Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return BadConfiguration.exit_code
+
+    parser.set_defaults(run=help_, log_level="INFO")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="spes-peer")
+    _add_demo(commands)
     _add_join(commands)
     _add_watch(commands)
     _add_status(commands)
@@ -91,11 +144,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_control(commands, "resume", "take part again", _resume)
     leave = _add_control(commands, "leave", "finish the round, tell the others, and end the daemon", _leave)
     leave.add_argument("--at-once", action="store_true", help="do not wait for the round to end")
-    _add_demo(commands)
     _add_run(commands)
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=lambda _options: print(f"spes-peer {__version__}"), log_level="INFO")
+    version = commands.add_parser("version", help="print this program's version and those of what it stands on")
+    version.set_defaults(run=_version, log_level="INFO")
     return parser
+
+
+def _version(_options: argparse.Namespace) -> None:
+    """What a report of a fault should name."""
+    from importlib.metadata import version
+
+    parts = ", ".join(f"{name} {version(name)}" for name in ("torch", "hivemind", "libp2p", "grpcio", "textual"))
+    print(f"spes-peer {__version__}\nPython {sys.version.split()[0]}, {parts}")
 
 
 def _add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +163,7 @@ def _add_data_dir(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         type=Path,
         metavar="FOLDER",
-        help="where this volunteer's key and state lie (a folder of the user's)",
+        help="where this volunteer's key and state lie (the user's data folder for spes-peer)",
     )
 
 
@@ -120,7 +180,8 @@ def _add_join(commands: Any) -> None:
         "join",
         help="lend this machine to a run",
         description="Join a run through one of its nodes: claim experts that nobody trains, train them, swap updates.",
-        epilog="example: spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…",
+        epilog="example:\n  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n\n"
+        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
     )
     parser.add_argument(
         "--bootstrap", required=True, metavar="ADDRESS", help="a node of the run, as its organizer gives it"
@@ -130,7 +191,7 @@ def _add_join(commands: Any) -> None:
     network = parser.add_argument_group("network")
     network.add_argument("--host", default="", help="address to listen on (the one that leads to the bootstrap node)")
     network.add_argument(
-        "--port", type=port, default=0, help="first of three ports to listen on; 0 picks free ones (0)"
+        "--port", type=port, default=0, metavar="N", help="first of three ports to listen on; 0 picks free ones (0)"
     )
     network.add_argument(
         "--no-inbound", action="store_true", help="nobody can dial this machine: be reached through a relay"
@@ -138,10 +199,10 @@ def _add_join(commands: Any) -> None:
     device = parser.add_argument_group("device")
     device.add_argument("--device", default="", help="cpu, cuda or cuda:N (the best there is)")
     device.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="threads of a cpu device; 0 leaves it to torch (0)"
+        "--threads", type=count, default=0, metavar="N", help="threads of a cpu device; 0 leaves it to torch (0)"
     )
     device.add_argument(
-        "--max-subsets", type=int, default=0, metavar="N", help="train at most so many subsets; 0: what fits (0)"
+        "--max-subsets", type=count, default=0, metavar="N", help="train at most so many subsets; 0: what fits (0)"
     )
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
@@ -179,25 +240,32 @@ def _can_draw() -> bool:
 
 
 def _add_watch(commands: Any) -> None:
-    parser = commands.add_parser(
-        "watch", help="open a dashboard on a running daemon; closing it leaves the daemon running"
-    )
+    about = "open the dashboard of a running daemon; closing it leaves the daemon running"
+    parser = commands.add_parser("watch", help=about, description=_sentence(about))
     _add_data_dir(parser)
     add_log_level(parser, "ERROR")
     parser.set_defaults(run=_watch)
 
 
 def _watch(options: argparse.Namespace) -> int:
+    import tui
+    from spes_peer.control import is_live
+
+    socket_path = _data_dir(options) / "control.sock"
     if not _can_draw():
         raise UserError("watch needs a terminal; use: spes-peer status")
-    import tui
-
-    tui.run(_data_dir(options) / "control.sock")
+    if not is_live(socket_path):
+        raise UserError(f"no daemon runs on this state folder ({socket_path.parent}); start one with: spes-peer join")
+    print(tui.run(socket_path))
     return 0
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _add_control(commands: Any, name: str, help_text: str, run: Callable[[Any, Any], Coroutine[Any, Any, str]]) -> Any:
-    parser = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+    parser = commands.add_parser(name, help=help_text, description=_sentence(help_text))
     _add_data_dir(parser)
     add_log_level(parser, "WARNING")
 
@@ -233,15 +301,21 @@ def _add_status(commands: Any) -> None:
 
 
 async def _status(client: Any, options: Any) -> str:
-    from google.protobuf.json_format import MessageToDict
-
     from spes_peer.daemon.status import in_words
 
     status = await client.status_once()
-    if options.json:
-        fields = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        return json.dumps(fields, indent=2)
-    return in_words(status)
+    return json.dumps(_plain(status), indent=2) if options.json else in_words(status)
+
+
+def _plain(value: Any) -> Any:
+    """A message as JSON has it: whole numbers stay numbers (protobuf's own JSON makes them text), nan becomes null."""
+    from google.protobuf.message import Message
+
+    if isinstance(value, Message):
+        return {field.name: _plain(getattr(value, field.name)) for field in value.DESCRIPTOR.fields}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int)) else [_plain(one) for one in value]
 
 
 def _add_demo(commands: Any) -> None:
@@ -249,9 +323,13 @@ def _add_demo(commands: Any) -> None:
         "demo",
         help="a bootstrap node and four volunteers train together on this machine",
         description="Start a bootstrap node and volunteers on this machine and let them train together, for real.",
+        epilog="example:\n  spes-peer demo --rounds 5 --no-tui --report report.json\n\n"
+        "Exits with 0 only if all ended on the same state. Ctrl-C ends everything and leaves nothing behind.",
     )
-    parser.add_argument("--peers", type=int, default=4, metavar="N", help="volunteers (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=24, metavar="N", help="stop after N rounds (%(default)s)")
+    parser.add_argument("--peers", type=positive, default=4, metavar="N", help="volunteers (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=count, default=24, metavar="N", help="stop after N rounds; 0: at the run's end (%(default)s)"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was measured")
     parser.add_argument("--config", type=Path, metavar="RUN.toml", help="another run file than the demo's")
     parser.add_argument(
@@ -280,14 +358,22 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _add_run(commands: Any) -> None:
-    parser = commands.add_parser("run", help="the organizer's side: make and show runs")
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    parser = commands.add_parser(
+        "run",
+        help="the organizer's side: make and show runs",
+        epilog="example:\n  spes-peer run preset > run.toml\n"
+        "  spes-peer run create my-run --config run.toml --corpus my-texts\n"
+        "  spes-bootstrap --run my-run",
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", dest="ACTION")
     create = actions.add_parser(
         "create",
         help="make a run folder: manifest, tokenized shards, first weights, record 0",
         epilog="then: spes-bootstrap --run FOLDER",
     )
-    create.add_argument("folder", type=Path, metavar="FOLDER")
+    create.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a new one; keep it, its key makes you the organizer"
+    )
     source = create.add_mutually_exclusive_group()
     source.add_argument("--preset", default="demo", help="a run file that comes with the program (%(default)s)")
     source.add_argument("--config", type=Path, metavar="RUN.toml", help="your own run file")
@@ -297,11 +383,11 @@ def _add_run(commands: Any) -> None:
     add_log_level(create)
     create.set_defaults(run=_run_create)
     preset = actions.add_parser("preset", help="print a preset's run file, to start your own from")
-    preset.add_argument("name", nargs="?", default="demo")
+    preset.add_argument("name", nargs="?", default="demo", help="which one (%(default)s)")
     add_log_level(preset)
     preset.set_defaults(run=_run_preset)
     show = actions.add_parser("show", help="print what a run folder's manifest says")
-    show.add_argument("folder", type=Path, metavar="FOLDER")
+    show.add_argument("folder", type=Path, metavar="FOLDER", help="as run create made it")
     add_log_level(show)
     show.set_defaults(run=_run_show)
 

@@ -21,6 +21,7 @@ import tui
 from spes_peer.control import ControlClient, ControlServer
 from tui.app import Dashboard
 from tui.help import HelpScreen
+from tui.log import LogPanel
 from tui.picture import draw
 
 DEADLINE_SECONDS = 10.0
@@ -69,7 +70,7 @@ async def shows(pilot: Pilot[str], *texts: str) -> None:
 async def test_the_screen_shows_run_phase_owners_loss_peers_rounds_and_log(socket_path: Path) -> None:
     async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
         await shows(pilot, "bytes-of-python", "0:47 left", "step 13 of 20", "waits for birch, dogwood")
-        await shows(pilot, "alder (you)", "dogwood", "training  2.532", "held-out 2.548", "libp2p", "9.0M 13M")
+        await shows(pilot, "alder (you)", "dogwood", "training  2.532", "held-out 2.548", "relay", "9.4M 14M")
         await shows(pilot, "4.31k tok/s", "c779c0", "round closed round=23")
         await shows(pilot, "detach (the daemon goes on)")
 
@@ -81,6 +82,23 @@ async def test_a_change_reaches_the_screen(socket_path: Path, program: Program) 
         changed.phase.name, changed.phase.why = "reducing", "3 of 4 blocks are averaged"
         program.show(changed)
         await shows(pilot, "round 25", "reducing", "3 of 4 blocks are averaged")
+
+
+async def test_the_log_follows_its_end_when_it_shrinks_until_somebody_scrolls_up(
+    socket_path: Path, program: Program
+) -> None:
+    async with dashboard(socket_path).run_test(size=(120, 44)) as pilot:
+        await shows(pilot, "round closed round=23")
+        await pilot.resize_terminal(120, 36)
+        for number in (25, 26):
+            program.show(status(number))
+            await shows(pilot, f"round closed round={number - 1}")
+        log = pilot.app.query_one(LogPanel).body
+        log.scroll_to(y=0, animate=False)
+        await until(pilot, lambda: log.scroll_y == 0)
+        program.show(status(27))
+        await shows(pilot, "round 27")
+        assert log.scroll_y == 0
 
 
 async def test_before_the_first_round_the_screen_says_what_is_missing(socket_path: Path, program: Program) -> None:

@@ -48,7 +48,7 @@ def drawn(panel: type[Panel], shown: Status, width: int = 70, height: int = 12) 
         (figures.count(4310), "4.31k"),
         (figures.count(999_600), "1.00M"),
         (figures.count(math.inf), "–"),
-        (figures.size(13_400_000), "12.8M"),
+        (figures.size(13_400_000), "13.4M"),
         (figures.size(13_400_000, digits=2), "13M"),
         (figures.duration(7), "0:07"),
         (figures.duration(3723), "1:02:03"),
@@ -142,7 +142,7 @@ def test_training_shows_steps_losses_and_speeds() -> None:
     text = drawn(TrainingPanel, status())
     assert "13/20" in text
     assert "training  2.532" in text
-    assert "held-out 2.548  ▼ 2.997" in text
+    assert "held-out 2.548  ▼ from 5.545" in text
     assert "4.31k tok/s" in text
     assert "18.7k tok/s" in text
 
@@ -163,7 +163,7 @@ def test_before_the_first_round_panels_say_what_is_missing() -> None:
 def test_peers_show_transport_traffic_and_silence() -> None:
     text = drawn(PeersPanel, status(), width=80)
     dogwood = next(line for line in text.splitlines() if "dogwood" in line).split()
-    assert dogwood == ["dogwood", "online", "3", "8", "libp2p", "71.0M", "108M", "0:03"]
+    assert dogwood == ["dogwood", "online", "3", "8", "relay", "74.4M", "113M", "0:03"]
     assert "★ bootstrap" in text
     assert "●  alder" in text
 
@@ -174,6 +174,14 @@ def test_the_header_says_what_it_waits_for_until_when_and_why() -> None:
     assert "round 24  step 460 of 2,000" in text
     assert "training       0:06  0:47 left  step 13 of 20" in text
     assert "waits for birch, dogwood: 2 of 4 contributions are in" in text
+
+
+def test_who_is_waited_for_stands_in_order_this_peer_first_and_the_whole_roster_in_a_word() -> None:
+    view = view_of(status())
+    alder, birch, cedar, dogwood = PEERS
+    assert view.someone([dogwood, cedar, alder]) == "you, cedar, dogwood"
+    assert view.someone([dogwood, cedar, alder], most=2) == "you, cedar and 1 more"
+    assert view.someone([dogwood, cedar, birch, alder]) == "everybody"
 
 
 def test_a_passed_deadline_is_called_late() -> None:

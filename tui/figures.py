@@ -6,6 +6,7 @@ import time
 NONE = "–"
 _DAY_SECONDS = 86_400
 _MOST_SECONDS = 1000 * _DAY_SECONDS
+_UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def loss(value: float) -> str:
@@ -15,12 +16,12 @@ def loss(value: float) -> str:
 
 def count(value: float) -> str:
     """1234567 as 1.23M."""
-    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E"))
+    return _scaled(value)
 
 
 def size(num_bytes: float, digits: int = 3) -> str:
-    """Bytes, in powers of 1024: 1.21M."""
-    return _scaled(num_bytes, 1024, ("", "K", "M", "G", "T", "P", "E"), digits)
+    """Bytes: 1.21M."""
+    return _scaled(num_bytes, digits)
 
 
 def share(part: float, whole: float) -> float:
@@ -55,13 +56,13 @@ def clock(at: float) -> str:
         return "--:--:--"
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...], digits: int = 3) -> str:
+def _scaled(value: float, digits: int = 3) -> str:
     if not math.isfinite(value) or value < 0:
         return NONE
     step = 0
-    while value >= 999.5 and step < len(units) - 1:
-        value, step = value / base, step + 1
+    while value >= 999.5 and step < len(_UNITS) - 1:
+        value, step = value / 1000, step + 1
     if value >= 999.5:
-        return f"{value:.0e}{units[step]}"
+        return f"{value:.0e}{_UNITS[step]}"
     whole_digits = 1 if value < 9.995 else 2 if value < 99.95 else 3
-    return f"{value:.{max(0, digits - whole_digits) if step else 0}f}{units[step]}"
+    return f"{value:.{max(0, digits - whole_digits) if step else 0}f}{_UNITS[step]}"

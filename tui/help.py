@@ -29,7 +29,7 @@ _WORDS = (
     ("held-out", "loss on text that nobody trains on, in nats per token: the one that counts"),
     ("root", "hash of the whole public state; it is the same on every peer"),
     ("★", "the coordinator: it proposes the next record"),
-    ("libp2p", "through a relay, for peers that cannot be dialled"),
+    ("relay", "for peers that cannot be dialled: libp2p through the bootstrap node; all else is grpc"),
 )
 
 

@@ -23,11 +23,11 @@ class LogPanel(Panel):
             return Drawing(Content.styled("nothing has happened yet", DIM))
         return Drawing(Content("\n").join([_line(line.at, line.level, line.text) for line in view.log]))
 
+    def on_mount(self) -> None:
+        self.body.anchor()
+
     def _put(self, drawing: Drawing, is_same_size: bool) -> None:
-        follows = self.body.is_vertical_scroll_end
         super()._put(drawing, is_same_size=False)  # lines wrap
-        if follows:
-            self.body.scroll_end(animate=False)
 
 
 @functools.lru_cache(maxsize=1024)

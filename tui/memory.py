@@ -38,10 +38,14 @@ class View:
         return SELF if peer_id == self.status.peer_id else self.colours.get(peer_id, DIM)
 
     def someone(self, peer_ids: Sequence[str], most: int = 3) -> str:
-        """Names in a row, the first few of many."""
-        shown = [self.name(peer_id) for peer_id in peer_ids[:most]]
-        rest = len(peer_ids) - len(shown)
-        return ", ".join(shown) + (f" and {rest} more" if rest else "")
+        """Names in a row, in their order, this peer first; the first few of many, and one word for the whole roster."""
+        roster = {peer.peer_id for peer in self.status.peers if peer.subsets}
+        if len(roster) > 1 and roster == set(peer_ids):
+            return "everybody"
+        others = sorted(self.name(peer_id) for peer_id in peer_ids if peer_id != self.status.peer_id)
+        names = (["you"] if self.status.peer_id in peer_ids else []) + others
+        rest = len(names) - most
+        return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
     @property
     def volunteers(self) -> list[PeerStatus]:

@@ -61,7 +61,9 @@ def _sequences(peer: PeerStatus) -> Content:
 
 
 def _transport(peer: PeerStatus) -> Content:
-    return Content.styled(safe(peer.transport, 8), SPEED if peer.transport == "libp2p" else "")
+    if peer.transport == "libp2p":  # goes through relays only
+        return Content.styled("relay", SPEED)
+    return Content(safe(peer.transport, 8))
 
 
 def _traffic(peer: PeerStatus, field: str) -> Content:

@@ -12,6 +12,7 @@ from tui.app import Dashboard
 _SIZE = (120, 40)
 _LOOK_SECONDS = 10.0
 _FONTS = "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace"
+_FONT_SIZE = "font-size: 20.3px"  # these fonts are a little narrower than the one that the picture is laid out for
 
 
 async def draw(socket_path: Path, look_seconds: float, clock: Callable[[], float] = time.time) -> str:
@@ -24,7 +25,7 @@ async def draw(socket_path: Path, look_seconds: float, clock: Callable[[], float
 
 def _self_contained(svg: str) -> str:
     """The picture without the fonts that it would load from elsewhere, and with every space kept."""
-    svg = re.sub(r"@font-face\s*{[^}]*}", "", svg).replace("Fira Code", _FONTS)
+    svg = re.sub(r"@font-face\s*{[^}]*}", "", svg).replace("Fira Code", _FONTS).replace("font-size: 20px", _FONT_SIZE)
     return svg.replace("<text ", '<text xml:space="preserve" ')
 
 

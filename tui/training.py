@@ -65,7 +65,7 @@ def _losses(status: Status, width: int) -> Content:
         (figures.loss(held_out), f"bold {HELD_OUT}"),
     )
     arrow = "▼" if held_out <= start else "▲"
-    change = Content.styled(f"  {arrow} {abs(start - held_out):.3f}", DIM)
+    change = Content.styled(f"  {arrow} from {figures.loss(start)}", DIM)
     is_shown = math.isfinite(start - held_out) and both.cell_length + change.cell_length <= width
     return both + change if is_shown else both
 

@@ -3,24 +3,32 @@
 Closing the dashboard leaves the daemon running; that is the point of having two processes.
 """
 
+import contextlib
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from spes_peer.control import is_live
-from spes_peer.errors import ChildFailed
+from spes_peer.errors import BadConfiguration, ChildFailed
+from spes_peer.folder import StateFolder
 
 _START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 
 
 def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[bytes]":
-    """Start `spes-peer join …` without a dashboard, its log beside the data folder's; returns when it can be watched.
+    """Start `spes-peer join …` without a dashboard, its log in the state folder; returns when it can be watched.
 
     A daemon that refuses to start has its reason printed and its exit code raised as `SystemExit`."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    log_path = data_dir / "daemon.log"
+    if is_live(data_dir / "control.sock"):
+        raise BadConfiguration(
+            f"already running on {data_dir}; see it with: spes-peer watch{_option(data_dir)};"
+            " use another folder with --data-dir"
+        )
+    log_path = log_of(data_dir)
     log_start = log_path.stat().st_size if log_path.exists() else 0
     with log_path.open("ab") as log:
         daemon = subprocess.Popen(
@@ -31,30 +39,48 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
             start_new_session=True,  # it outlives the dashboard and the terminal
         )
     deadline = time.monotonic() + _START_SECONDS
-    while not is_live(data_dir / "control.sock"):
-        if daemon.poll() is not None:
-            with log_path.open("rb") as log:
-                log.seek(log_start)
-                lines = log.read().decode(errors="replace").strip().splitlines()
-            print(lines[-1] if lines else f"the daemon ended at once; see {log_path}", file=sys.stderr)
-            raise SystemExit(daemon.returncode)
+    while daemon.poll() is None and not is_live(data_dir / "control.sock"):
         if time.monotonic() > deadline:
             daemon.terminate()
             raise ChildFailed(f"the daemon did not start in {_START_SECONDS:.0f} s; see {log_path}")
         time.sleep(_LOOK_SECONDS)
+    if daemon.poll() is not None:
+        with log_path.open("rb") as log:
+            log.seek(log_start)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        print(lines[-1] if lines else f"the daemon ended at once; see {log_path}", file=sys.stderr)
+        raise SystemExit(daemon.returncode)
     return daemon
 
 
+def log_of(data_dir: Path) -> Path:
+    """Where a daemon that was started for a dashboard logs; makes the folder, or refuses as the daemon would."""
+    return StateFolder(data_dir).logs / "daemon.log"
+
+
+def _option(data_dir: Path) -> str:
+    """The option that names this folder to another command."""
+    return f" --data-dir {shlex.quote(str(data_dir))}"
+
+
 def join_with_dashboard(arguments: list[str], data_dir: Path) -> int:
-    """Start the daemon, show the dashboard until it is closed, and say that the daemon goes on."""
+    """Start the daemon, show the dashboard until it is closed, and say what became of the daemon."""
     import tui
 
+    print("starting…", end="\r", flush=True)
     daemon = start_daemon(arguments, data_dir)
-    tui.run(data_dir / "control.sock")
+    reason = tui.run(data_dir / "control.sock")
+    is_daemons_end = reason.startswith("the daemon")
+    if is_daemons_end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            daemon.wait(_STOP_SECONDS)
     if daemon.poll() is None:
-        print(
-            f"the daemon goes on training (pid {daemon.pid}); see it again with: spes-peer watch --data-dir {data_dir}"
-        )
-        print(f"end it with: spes-peer leave --data-dir {data_dir}")
+        print(f"the daemon goes on (pid {daemon.pid})")
+        print(f"  see it again:  spes-peer watch{_option(data_dir)}")
+        print(f"  end it:        spes-peer leave{_option(data_dir)}")
         return 0
+    if daemon.returncode:
+        print(f"the daemon ended with code {daemon.returncode}; see {log_of(data_dir)}", file=sys.stderr)
+    else:
+        print(reason if is_daemons_end else "the daemon has ended")
     return daemon.returncode

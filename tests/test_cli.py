@@ -1,0 +1,181 @@
+"""What a person types and reads: help, mistakes in one line, a status for programs, a join in a terminal."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from control_program import Program, served, short_folder
+from tui_statuses import status
+
+import tui
+from spes_peer.cli import main
+from spes_peer.daemon import foreground
+from spes_peer.identity import Identity
+
+DEADLINE_SECONDS = 30.0
+NOBODY = Identity.from_seed(b"n" * 32).peer_id
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a wrong command ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def in_a_terminal(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command that believes a person looks."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spes_peer", *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(terminal)
+    try:
+        code = process.wait(DEADLINE_SECONDS)
+        return code, os.read(controller, 1 << 16).decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
+
+
+def test_without_a_command_the_help_is_shown_and_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    for word in ("spes-peer demo", "join", "exit codes", "no bootstrap node answers"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("join", "--bootstrap", "x", "--threads", "-1"),
+        ("join", "--bootstrap", "x", "--max-subsets", "-2"),
+        ("join", "--bootstrap", "x", "--port", "70000"),
+        ("demo", "--rounds", "-1"),
+        ("demo", "--peers", "0"),
+        ("demo", "--peers", "many"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_option_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    line = refused(capsys, *arguments)
+    assert arguments[-2] in line
+    assert repr(arguments[-1]) in line
+
+
+def test_an_unknown_command_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "jion")
+    assert "'jion'" in line
+    assert "'join'" in line
+
+
+def test_options_are_not_guessed_from_their_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--no-t" in refused(capsys, "demo", "--no-t")
+
+
+def test_the_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["version"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for word in ("spes-peer", "Python", "torch", "hivemind", "libp2p"):
+        assert word in said
+
+
+async def test_a_status_for_programs_has_numbers_and_no_nan(folder: Path) -> None:
+    shown = status()
+    shown.training.loss = float("nan")
+    async with served(Program(shown), folder):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "spes_peer", "status", "--json", "--data-dir", str(folder), stdout=subprocess.PIPE
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE_SECONDS)
+    fields = json.loads(output)
+    assert fields["round"] == 24
+    assert fields["rounds"][0]["traffic"][0] == {
+        "transport": "grpc",
+        "bytes_sent": 9_400_000,
+        "bytes_received": 14_100_000,
+    }
+    assert fields["is_paused"] is False
+    assert fields["training"]["loss"] is None
+
+
+def test_watching_a_folder_without_a_daemon_is_refused(folder: Path) -> None:
+    code, said = in_a_terminal("watch", "--data-dir", str(folder))
+    assert code == 1
+    assert said.count("\n") == 1
+    assert "no daemon runs" in said
+
+
+async def test_a_second_join_on_a_folder_is_refused_before_a_dashboard_opens(folder: Path) -> None:
+    address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
+    async with served(Program(status()), folder):
+        code, said = await asyncio.to_thread(in_a_terminal, "join", "--bootstrap", address, "--data-dir", str(folder))
+    assert code == 2
+    assert "already running" in said
+    assert "spes-peer watch --data-dir" in said
+    assert "\x1b[?1049h" not in said
+
+
+def test_a_daemon_that_refuses_to_start_gives_its_reason_and_code_in_the_terminal(folder: Path) -> None:
+    code, said = in_a_terminal("join", "--bootstrap", "127.0.0.1:4510", "--data-dir", str(folder))
+    assert code == 2
+    assert said.splitlines()[-1].startswith("spes-peer: bootstrap address")
+
+
+@pytest.mark.parametrize(
+    ("reason", "program", "code", "expected"),
+    [
+        ("detached; the daemon goes on", "import time; time.sleep(60)", 0, "spes-peer leave --data-dir"),
+        ("the daemon has left the run", "import time; time.sleep(0.3)", 0, "the daemon has left the run"),
+        ("detached; the daemon goes on", "raise SystemExit(0)", 0, "the daemon has ended"),
+        ("detached; the daemon goes on", "raise SystemExit(3)", 3, "ended with code 3; see "),
+    ],
+)
+def test_after_the_dashboard_it_is_said_what_became_of_the_daemon(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reason: str,
+    program: str,
+    code: int,
+    expected: str,
+) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", program])
+    if "sleep" not in program:
+        daemon.wait(DEADLINE_SECONDS)
+    monkeypatch.setattr(foreground, "start_daemon", lambda *_: daemon)
+    monkeypatch.setattr(tui, "run", lambda _: reason)
+    try:
+        assert foreground.join_with_dashboard(["join"], folder) == code
+    finally:
+        daemon.kill()
+        daemon.wait()
+    said = capsys.readouterr()
+    assert expected in said.out + said.err
