@@ -1,22 +1,23 @@
-"""The four losses of SPES §2. Shapes: N tokens, D d_model, V vocabulary, E experts, K routes per token."""
+"""The four losses of SPES §2. Shapes: N tokens, C tokens of a chunk, D d_model, V vocabulary, E experts, K routes per
+token."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from spes_peer.run.manifest import Training
 
 IGNORED_TARGET = -100
-_CHUNK_LOGITS = 1 << 24  # 64 MiB of fp32 logits at a time; the demo's vocabulary fits into one chunk
+_CHUNK_LOGITS = 1 << 25  # 128 MiB of fp32 logits at a time
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Scalars; all but `total` without their coefficients."""
+    """Scalars; all but `total`, which alone has a gradient, without their coefficients."""
 
     ce: Tensor
     """Mean cross-entropy of the targets that are not ignored, nats."""
@@ -29,36 +30,86 @@ class Losses:
     total: Tensor
 
     @classmethod
-    def of(cls, ce: Tensor, z: Tensor, load_balance: Tensor, router_z: Tensor, training: Training) -> "Losses":
-        total = ce + training.z_loss * z + training.load_balance_loss * load_balance + training.router_z_loss * router_z
-        return cls(ce, z, load_balance, router_z, total)
+    def of(cls, head: "HeadLosses", load_balance: Tensor, router_z: Tensor, training: Training) -> "Losses":
+        """`head` was made with the z coefficient of `training`."""
+        total = head.total + training.load_balance_loss * load_balance + training.router_z_loss * router_z
+        return cls(head.ce, head.z, load_balance, router_z, total)
 
 
-def head_losses(x_ND: Tensor, head_VD: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-    """(cross-entropy, z) of the output head, averaged over the targets that are not ignored; 0 where all are.
+class HeadLosses(NamedTuple):
+    """Scalars: total = ce + z_coefficient · z has a gradient, its parts have none."""
 
-    Logits are made in chunks of tokens, and made again in the backward pass when there is more than one chunk."""
-    chunk = max(1, _CHUNK_LOGITS // head_VD.shape[0])
-    if len(x_ND) <= chunk:
-        sums = _head_sums(x_ND, head_VD, target_N)
+    total: Tensor
+    ce: Tensor
+    z: Tensor
+
+
+def head_losses(x_ND: Tensor, head_VD: Tensor, target_N: Tensor, z_coefficient: float) -> HeadLosses:
+    """Losses of the output head, averaged over the targets that are not ignored; 0 where all are.
+
+    Logits are made in the dtype of x, for a chunk of tokens at a time, and go into losses and gradients on the spot:
+    nothing is computed twice, and beside the gradients themselves memory is bounded whatever N and V are."""
+    with_gradient = torch.is_grad_enabled()
+    return HeadLosses(*_Head.apply(x_ND, head_VD, target_N, z_coefficient, with_gradient))  # type: ignore[no-untyped-call]
+
+
+class _Head(torch.autograd.Function):
+    """Gradients are made in the forward pass, for an upstream gradient of 1, and scaled in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_ND: Tensor, head_VD: Tensor, target_N: Tensor, z_coefficient: float, with_gradient: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = (target_N != IGNORED_TARGET).sum().clamp(min=1)
+        weights_VD = head_VD.detach().to(x_ND.dtype)
+        grad_x_ND = torch.empty_like(x_ND) if with_gradient else None
+        grad_VD = torch.zeros_like(head_VD) if with_gradient else None
+        sums = torch.zeros(2, device=x_ND.device)
+        chunk = max(1, _CHUNK_LOGITS // len(head_VD))
+        for start in range(0, len(x_ND), chunk):
+            rows = slice(start, start + chunk)
+            target_C, counted_C = target_N[rows], target_N[rows] != IGNORED_TARGET
+            index_C1 = target_C.clamp(min=0).unsqueeze(1)
+            logits_CV = torch.mm(x_ND[rows], weights_VD.T).to(torch.float32)
+            target_logit_C = logits_CV.gather(1, index_C1).squeeze(1)
+            largest_C1 = logits_CV.amax(dim=1, keepdim=True)
+            exp_CV = logits_CV.sub_(largest_C1).exp_()
+            sum_C1 = exp_CV.sum(dim=1, keepdim=True)
+            lse_C = (sum_C1.log() + largest_C1).squeeze(1)
+            sums[0] += ((lse_C - target_logit_C) * counted_C).sum()
+            sums[1] += (lse_C.square() * counted_C).sum()
+            if grad_x_ND is None or grad_VD is None:
+                continue
+            weight_C1 = (counted_C / count).unsqueeze(1)
+            # ∂(lse − target + c·lse²) = (1 + 2c·lse) · softmax − [target]
+            grad_CV = exp_CV.mul_(weight_C1 * (1 + 2 * z_coefficient * lse_C.unsqueeze(1)) / sum_C1)
+            grad_CV.scatter_add_(1, index_C1, -weight_C1)
+            grad_CV = grad_CV.to(x_ND.dtype)
+            torch.mm(grad_CV, weights_VD, out=grad_x_ND[rows])
+            _add_product(grad_VD, grad_CV.T, x_ND[rows])
+        ce, z = (sums / count).unbind()
+        ctx.save_for_backward(grad_x_ND, grad_VD)
+        ctx.mark_non_differentiable(ce, z)
+        return ce + z_coefficient * z, ce, z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x_ND, grad_VD = ctx.saved_tensors
+        return _scaled(grad_x_ND, grad), _scaled(grad_VD, grad), None, None, None
+
+
+def _add_product(sum_VD: Tensor, a_VC: Tensor, b_CD: Tensor) -> None:
+    """sum += a · b, the sum in fp32 whatever a and b are."""
+    if a_VC.dtype == sum_VD.dtype:
+        sum_VD.addmm_(a_VC, b_CD)
     else:
-        parts = [
-            cast(Tensor, checkpoint(_head_sums, x, head_VD, target, use_reentrant=False))
-            for x, target in zip(torch.split(x_ND, chunk), torch.split(target_N, chunk), strict=True)
-        ]
-        sums = torch.stack(parts).sum(dim=0)
-    count = (target_N != IGNORED_TARGET).sum().clamp(min=1)
-    ce, z = (sums / count).unbind()
-    return ce, z
+        sum_VD.add_(torch.mm(a_VC, b_CD))
 
 
-def _head_sums(x_ND: Tensor, head_VD: Tensor, target_N: Tensor) -> Tensor:
-    logits_NV = functional.linear(x_ND, head_VD).to(torch.float32)
-    counted_N = target_N != IGNORED_TARGET
-    lse_N = logits_NV.logsumexp(dim=-1)
-    target_logit_N = logits_NV.gather(1, target_N.clamp(min=0).unsqueeze(1)).squeeze(1)
-    ce, z = lse_N - target_logit_N, lse_N.square()
-    return torch.stack(((ce * counted_N).sum(), (z * counted_N).sum()))
+def _scaled(gradient: Tensor, by: Tensor) -> Tensor:
+    """Its memory is as large as the head: on a CPU, which need not wait to know, a factor of 1 is left out."""
+    return gradient if by.device.type == "cpu" and by.item() == 1 else gradient * by
 
 
 @dataclass(frozen=True)
@@ -73,7 +124,8 @@ class Routing:
 
 def route(x_ND: Tensor, router_ED: Tensor, top_k: int, renormalize: bool) -> Routing:
     """Softmax over all experts in fp32, then the top k of it, divided by their sum where the model says so."""
-    logits_NE = functional.linear(x_ND.to(torch.float32), router_ED.to(torch.float32))
+    with torch.autocast(x_ND.device.type, enabled=False):
+        logits_NE = functional.linear(x_ND.to(torch.float32), router_ED.to(torch.float32))
     probabilities_NE = logits_NE.softmax(dim=-1)
     gate_NK, expert_NK = probabilities_NE.topk(top_k, dim=-1)
     if renormalize:

@@ -201,8 +201,14 @@ class Trainer:
     def _prepare(self, subsets: tuple[int, ...]) -> None:
         """Own exactly the experts of `subsets`; take up what an earlier process left; start from the public state."""
         experts = tuple(expert for subset in sorted(subsets) for expert in self.manifest.experts_of(subset))
-        if experts != self._decoder.owned:
+        before = self._decoder.owned
+        if experts != before:
             self._optimizer.own(experts)
+            # Exactly the public values, which residents may hold rounded, or not at all where we were the owner.
+            for expert in set(before) - set(experts):
+                self._decoder.load_group(expert, self._public.group(expert))
+            for expert in set(experts) - set(before):
+                self._decoder.load_master(expert, self._public.group(expert))
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
