@@ -256,7 +256,9 @@ def _watch(options: argparse.Namespace) -> int:
         raise UserError("watch needs a terminal; use: spes-peer status")
     if not is_live(socket_path):
         raise UserError(f"no daemon runs on this state folder ({socket_path.parent}); start one with: spes-peer join")
-    print(tui.run(socket_path))
+    reason = tui.run(socket_path)
+    if not reason.startswith("ended by"):  # a signal: nobody is there to read it
+        print(reason)
     return 0
 
 

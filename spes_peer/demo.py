@@ -219,13 +219,15 @@ class _Demo:
         try:
             await asyncio.wait({finished, closed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            is_finished = finished.done()
             finished.cancel()
             if dashboard.returncode is None:
                 dashboard.terminate()
                 await dashboard.wait()
             closed.cancel()
             self.is_drawn = False
-        self._say("dashboard closed; training goes on, Ctrl-C ends it")
+        if not is_finished:
+            self._say("the demo goes on, with a line for each round; Ctrl-C ends it")
 
     def _print_rounds(self) -> None:
         """One line for each round that every volunteer has applied."""

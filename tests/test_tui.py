@@ -105,6 +105,8 @@ async def test_before_the_first_round_the_screen_says_what_is_missing(socket_pat
     program.show(status_before_the_first_round())
     async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
         await shows(pilot, "2 more volunteers are needed", "2 of 4 volunteers admitted", "claimed by cedar")
+        log = screen_of(pilot.app).split("5 log")[1].splitlines()  # type: ignore[arg-type]
+        assert "joined the run" in log[1]  # a short log starts at the top
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])

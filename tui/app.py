@@ -137,9 +137,9 @@ class Dashboard(App[str]):
         return "it ended"
 
     def _say(self, text: str) -> None:
-        banner = self.query_one("#banner", Static)
-        banner.display = bool(text)
-        banner.update(safe(text))
+        for banner in self.query("#banner").results(Static):  # none is left when the app ends just now
+            banner.display = bool(text)
+            banner.update(safe(text))
 
     # drawing
 
@@ -150,7 +150,8 @@ class Dashboard(App[str]):
         if moment == self._drawn or (view := self._memory.view(now)) is None:
             return
         self._drawn = moment
-        self.query_one(Header).show(view)
+        for header in self.query(Header):
+            header.show(view)
         for panel in self.query(Panel):
             panel.show(view)
 

@@ -3,6 +3,7 @@
 import functools
 import re
 
+from textual import events
 from textual.content import Content
 
 from tui import figures
@@ -23,11 +24,27 @@ class LogPanel(Panel):
             return Drawing(Content.styled("nothing has happened yet", DIM))
         return Drawing(Content("\n").join([_line(line.at, line.level, line.text) for line in view.log]))
 
+    _follows = True
+
     def on_mount(self) -> None:
-        self.body.anchor()
+        self.watch(self.body, "scroll_y", self._note_scrolling)
+
+    def _note_scrolling(self, before: float, now: float) -> None:
+        """Up is a person's doing, down to the end takes it back; text and panel change their sizes without a scroll."""
+        is_at_end = self.body.is_vertical_scroll_end
+        self._follows = is_at_end if now < before else self._follows or is_at_end
 
     def _put(self, drawing: Drawing, is_same_size: bool) -> None:
         super()._put(drawing, is_same_size=False)  # lines wrap
+        self._follow()
+
+    def on_resize(self, event: events.Resize) -> None:
+        super().on_resize(event)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._follows:
+            self.body.scroll_end(animate=False)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -54,6 +54,8 @@ class View:
     @property
     def before_the_first_round(self) -> str:
         """What to say while there is no round to show."""
+        if self.status.round:
+            return "the first figures come when a round has closed"
         admitted = sum(bool(peer.subsets) for peer in self.volunteers)
         return f"waiting for the first round: {admitted} of {len(self.volunteers)} volunteers admitted"
 

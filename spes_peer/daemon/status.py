@@ -201,15 +201,19 @@ def in_words(status: Status) -> str:
         lines.append(f"{traffic.transport}  {sent:.1f} MB sent  {received:.1f} MB received")
     if status.rounds:
         last = status.rounds[-1]
-        loss = f"{last.held_out_loss:.3f}" if last.held_out_loss >= 0 else "not known yet"
-        lines.append(f"last round {last.round}  {last.tokens:,} tokens in {last.seconds:.1f} s  held-out loss {loss}")
+        lines.append(
+            f"last round {last.round}  {last.tokens:,} tokens in {last.seconds:.1f} s"
+            f"  training loss {last.train_loss:.3f}"
+        )
+    if known := [entry for entry in status.rounds if entry.held_out_loss >= 0]:
+        lines.append(f"held-out loss {known[-1].held_out_loss:.3f} after round {known[-1].round}")
     return "\n".join(lines)
 
 
 def _phase_line(phase: Phase, names: dict[str, str], label: str) -> str:
     line = f"{label} {phase.name}  for {max(0.0, time.time() - phase.since_at):.0f} s"
     if phase.waiting_for:
-        line += "  waiting for " + ", ".join(names.get(peer, peer[-8:]) for peer in phase.waiting_for)
+        line += "  waiting for " + ", ".join(sorted(names.get(peer, peer[-8:]) for peer in phase.waiting_for))
     if phase.until_at:
         line += f"  at most {max(0.0, phase.until_at - time.time()):.0f} s more"
     return f"{line}  ({phase.why})" if phase.why else line
