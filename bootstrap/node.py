@@ -103,4 +103,5 @@ async def _announce(node: Node) -> None:
             logger.warning("the DHT does not answer reason=%s", error)
         with contextlib.suppress(TimeoutError):
             seconds = node.manifest.timing.dht_beat_seconds if node.head_round else _CROWD_SECONDS
-            await asyncio.wait_for(node.addresses_changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await node.addresses_changed.wait()

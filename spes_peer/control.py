@@ -78,7 +78,8 @@ class StatusBoard:
                     return
                 await asyncio.sleep(MIN_GAP_SECONDS)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), REFRESH_SECONDS)
+                    async with asyncio.timeout(REFRESH_SECONDS):
+                        await bell.wait()
         finally:
             self._bells.discard(bell)
 

@@ -201,7 +201,8 @@ class _Demo:
         while not all(v.status and v.status.phase.name == "finished" for v in self.volunteers):
             self.changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self.changed.wait()
             assert self.bootstrap is not None
             self.bootstrap.check()
 

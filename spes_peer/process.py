@@ -111,7 +111,8 @@ class Child:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         try:
-            await asyncio.wait_for(self._exited(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._exited()
         except TimeoutError:
             logger.warning("killing a process that does not end name=%s pid=%d", self.name, self.pid)
             self.kill()

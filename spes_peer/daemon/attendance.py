@@ -103,7 +103,8 @@ class Attendance:
         """Messages of the coordinator; a bad one is dropped, silence ends the stream."""
         while True:
             try:
-                received = await asyncio.wait_for(call.read(), self._silence_seconds)
+                async with asyncio.timeout(self._silence_seconds):
+                    received = await call.read()
             except TimeoutError:
                 raise Unreachable(f"the coordinator said nothing for {self._silence_seconds:g} s") from None
             if received is grpc.aio.EOF:  # type: ignore[attr-defined]

@@ -233,7 +233,8 @@ class Member:
         while self.head.round <= record.round:
             self._record_came.clear()
             try:
-                await asyncio.wait_for(self._record_came.wait(), patience_seconds)
+                async with asyncio.timeout(patience_seconds):
+                    await self._record_came.wait()
             except TimeoutError:
                 with contextlib.suppress(PeerError):
                     await fetch_records(self.node.chain, self.node.connections, self._candidates(), _RECORDS_SECONDS)

@@ -205,7 +205,8 @@ class Daemon:
             await member.claiming.read()
             self.board.touch()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(node.addresses_changed.wait(), self._announce_seconds(node))
+                async with asyncio.timeout(self._announce_seconds(node)):
+                    await node.addresses_changed.wait()
 
     def _announce_seconds(self, node: Node) -> float:
         beat_seconds = node.manifest.timing.dht_beat_seconds

@@ -231,7 +231,8 @@ class _Service(PeerServicer):
             if not talking.done():
                 raise Unreachable("you do not read what you are sent")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(outbox.join(), timeout=1.0)  # let the last words out
+                async with asyncio.timeout(1.0):  # let the last words out
+                    await outbox.join()
             talking.result()
         finally:
             for task in (writing, talking):

@@ -273,7 +273,8 @@ class Node:
                 await asyncio.sleep(_RETRY_SECONDS)
             while loop.time() < due_at and not self._is_lonely():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _LOOK_SECONDS)
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._wake.wait()
                     break
 
     async def until_p2pd_ends(self) -> None:
