@@ -16,6 +16,7 @@ from spes_peer.files import write_whole
 from spes_peer.run.manifest import SignedManifest
 
 MANIFEST_FILE = "manifest.spes"
+SNAPSHOTS_FILE = "snapshots.spes"
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
 
@@ -62,7 +63,7 @@ class StateFolder:
 
     @property
     def snapshots(self) -> Path:
-        return self.path / "snapshots.spes"
+        return self.path / SNAPSHOTS_FILE
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

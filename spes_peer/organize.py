@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.corpus import read_text_folder, standard_library
 from spes_peer.data.shards import make_shards
-from spes_peer.errors import BadConfiguration
+from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE
 from spes_peer.identity import Identity
@@ -32,7 +33,7 @@ from spes_peer.run.records import RECORD_VERSION, Record, Snapshot, state_root
 from spes_peer.wire import convert
 
 GENESIS_FILE = "genesis.spes"
-_GENESIS_SECONDS = 3600.0
+_MODULE_SECONDS = 12 * 3600.0  # tens of gigabytes on a slow disk
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,19 @@ def run_file_text(preset: str | None, path: Path | None) -> str:
     return PRESETS[preset]
 
 
-def create_run(folder: Path, run_toml: str, corpus: Path | None = None) -> SignedManifest:
-    """Make `folder`; the corpus is the text files in a folder, or else the embedded default."""
+@dataclass(frozen=True)
+class Genesis:
+    """The program that makes the first weights: `python -m module RUN_FOLDER arguments…`."""
+
+    module: str = "spes_peer.training.genesis"
+    arguments: tuple[str, ...] = ()
+
+
+def create_run(
+    folder: Path, run_toml: str, corpus: Path | None = None, genesis: Genesis | None = None
+) -> SignedManifest:
+    """Make `folder`; the corpus is the text files in a folder, or else the embedded default; the first weights are
+    drawn from the run's seed, or else what `genesis` makes."""
     if folder.exists() and any(folder.iterdir()):
         raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
     run_file = parse_run_file(run_toml)
@@ -60,7 +72,7 @@ def create_run(folder: Path, run_toml: str, corpus: Path | None = None) -> Signe
     except OSError as error:
         raise BadConfiguration(f"cannot write beside {folder}: {error.strerror}") from None
     try:
-        signed = _fill(building, run_file, run_toml, corpus)
+        signed = _fill(building, run_file, run_toml, corpus, genesis or Genesis())
         if folder.exists():
             folder.rmdir()
         building.rename(folder)
@@ -83,7 +95,7 @@ def read_manifest(folder: Path) -> SignedManifest:
     return signed
 
 
-def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None) -> SignedManifest:
+def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, make_genesis: Genesis) -> SignedManifest:
     organizer = Identity.load_or_create(folder / "organizer.key")
     bootstrap = Identity.load_or_create(folder / "identity.key")
     documents = standard_library(run_file.run.seed) if corpus is None else read_text_folder(corpus, run_file.run.seed)
@@ -97,8 +109,8 @@ def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None) -
     signed = sign_manifest(manifest, organizer)
     write_whole(folder / "run.toml", run_toml.encode())
     write_whole(folder / MANIFEST_FILE, signed.to_bytes())
-    logger.info("drawing the first weights run=%s", signed.run_id.hex()[:12])
-    _make_genesis(folder)
+    logger.info("making the first weights run=%s", signed.run_id.hex()[:12])
+    run_module(make_genesis.module, str(folder), *make_genesis.arguments)
     genesis = convert.decode(Snapshot, (folder / GENESIS_FILE).read_bytes())
     (folder / GENESIS_FILE).unlink()  # record 0 says the same from here on
     now = time.time()
@@ -127,10 +139,14 @@ def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None) -
     return signed
 
 
-def _make_genesis(folder: Path) -> None:
-    """In a process of its own, because drawing the weights takes torch and nothing else here does."""
-    command = [sys.executable, "-m", "spes_peer.training.genesis", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_GENESIS_SECONDS, check=False)
+def run_module(module: str, *arguments: str) -> None:
+    """Run `python -m module` in a process of its own, because it takes torch and nothing else here does.
+
+    What it prints goes to stderr as it comes; the last line of its own stderr is the error that is raised."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, stdout=2, stderr=subprocess.PIPE, text=True, timeout=_MODULE_SECONDS, check=False, errors="replace"
+    )
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise BadConfiguration(f"the first weights could not be made: {lines[-1]}")
+        lines = done.stderr.strip().splitlines() or [f"{module} ended with code {done.returncode}"]
+        raise BadConfiguration(lines[-1]) if done.returncode == BadConfiguration.exit_code else ChildFailed(lines[-1])

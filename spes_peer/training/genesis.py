@@ -5,7 +5,10 @@ Reads RUN_FOLDER/manifest.spes, writes every block to RUN_FOLDER/blobs and their
 """
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from torch import Tensor
 
 from spes_peer.blobs import BlobStore
 from spes_peer.errors import SpesError
@@ -19,24 +22,31 @@ from spes_peer.wire import convert
 
 
 def make_genesis(manifest: Manifest, blobs: BlobStore) -> tuple[BlockName, ...]:
-    """Draw all parameters from the run's seed and store them in their public dtype; their names, in block order."""
-    layout = Layout(manifest)
+    """Draw all parameters from the run's seed and store them; their names, in block order."""
+    return store_groups(Layout(manifest), blobs, initial_groups(manifest, manifest.run.seed))
+
+
+def store_groups(
+    layout: Layout, blobs: BlobStore, groups: Iterable[tuple[int | None, Tensor]]
+) -> tuple[BlockName, ...]:
+    """Store groups, which come in block order, in their public dtype; the names of their blocks."""
     names = []
-    for expert, flat in initial_groups(manifest, manifest.run.seed):
+    for expert, flat in groups:
         for block in layout.shared_blocks if expert is None else layout.expert_blocks(expert):
             blob = blobs.put(state_bytes(layout.dtype_of(block), flat[block.start : block.end]))
             names.append(BlockName(block.id, blob.name, blob.size_bytes))
     return tuple(names)
 
 
-def main(folder: Path) -> None:
+def write_genesis(folder: Path, make: Callable[[Manifest, BlobStore], tuple[BlockName, ...]]) -> None:
+    """Make and name the first weights of the run in `folder`."""
     manifest = SignedManifest.from_bytes((folder / "manifest.spes").read_bytes()).open()
-    blocks = make_genesis(manifest, BlobStore(folder / "blobs"))
+    blocks = make(manifest, BlobStore(folder / "blobs"))
     write_whole(folder / "genesis.spes", convert.encode(Snapshot(0, blocks)))
 
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]))
+        write_genesis(Path(sys.argv[1]), make_genesis)
     except (SpesError, OSError) as error:
         sys.exit(str(error))
