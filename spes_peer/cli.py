@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from spes_peer import __version__
 from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.run.presets import PRESETS
 
 INTERRUPTED = 130
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -360,6 +361,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _add_run(commands: Any) -> None:
+    presets = ", ".join(PRESETS)
     parser = commands.add_parser(
         "run",
         help="the organizer's side: make and show runs",
@@ -377,7 +379,7 @@ def _add_run(commands: Any) -> None:
         "folder", type=Path, metavar="FOLDER", help="a new one; keep it, its key makes you the organizer"
     )
     source = create.add_mutually_exclusive_group()
-    source.add_argument("--preset", default="demo", help="a run file that comes with the program (%(default)s)")
+    source.add_argument("--preset", default="demo", help=f"one that comes with the program: {presets} (%(default)s)")
     source.add_argument("--config", type=Path, metavar="RUN.toml", help="your own run file")
     create.add_argument(
         "--corpus", type=Path, metavar="FOLDER", help="text files to train on (Python's standard library)"
@@ -385,7 +387,7 @@ def _add_run(commands: Any) -> None:
     add_log_level(create)
     create.set_defaults(run=_run_create)
     preset = actions.add_parser("preset", help="print a preset's run file, to start your own from")
-    preset.add_argument("name", nargs="?", default="demo", help="which one (%(default)s)")
+    preset.add_argument("name", nargs="?", default="demo", help=f"{presets} (%(default)s)")
     add_log_level(preset)
     preset.set_defaults(run=_run_preset)
     show = actions.add_parser("show", help="print what a run folder's manifest says")

@@ -43,8 +43,10 @@ def run_file_text(preset: str | None, path: Path | None) -> str:
     if path is not None:
         try:
             return path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfiguration(f"cannot read {path}: {error}") from None
+        except OSError as error:
+            raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise BadConfiguration(f"cannot read {path}: it is no text in UTF-8") from None
     if preset not in PRESETS:
         raise BadConfiguration(f"no preset is called {preset!r}; there are: {', '.join(PRESETS)}")
     return PRESETS[preset]

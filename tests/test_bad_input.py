@@ -76,6 +76,18 @@ def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest_valid_one(tmp_pa
     assert list(tmp_path.iterdir()) == [run_toml]
 
 
+def test_a_misspelt_key_is_named_and_not_the_right_one_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(run_file_text("demo", None).replace("top_k =", "topk ="))
+    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--config", str(tmp_path / "run.toml"))
+    refused(done, 2, "model.topk", "top_k")
+
+
+def test_a_run_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.toml")
+    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--config", missing)
+    refused(done, 2, f"cannot read {missing}: No such file")
+
+
 def test_a_manifest_with_a_bad_signature_is_refused(run_folder: Path, tmp_path: Path) -> None:
     signed = SignedManifest.from_bytes((run_folder / "manifest.spes").read_bytes())
     forged = SignedManifest(signed.manifest.replace(b'"lr":0.003', b'"lr":0.3  '), signed.organizer, signed.signature)

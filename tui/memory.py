@@ -55,7 +55,7 @@ class View:
     def before_the_first_round(self) -> str:
         """What to say while there is no round to show."""
         if self.status.round:
-            return "the first figures come when a round has closed"
+            return "no round has closed yet"
         admitted = sum(bool(peer.subsets) for peer in self.volunteers)
         return f"waiting for the first round: {admitted} of {len(self.volunteers)} volunteers admitted"
 

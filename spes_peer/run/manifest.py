@@ -302,7 +302,9 @@ def validated(cls: type[S], raw: Any, name: str) -> S:
     try:
         return cls.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        # a misspelt key is also missed under its right name; the misspelling says more
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             valid = _keys_at(cls, first["loc"][:-1])
