@@ -57,7 +57,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@if ! { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1; then \
 		echo "spes-peer needs a C compiler, for the parts of its libraries that come as source: install gcc or clang" >&2; \
 		exit 1; fi
-	@echo "making $(VENV) with $$($(PYTHON) --version): PyTorch and some hundred packages, once, in a minute or a few"
+	@if [ -e $@ ]; then echo "bringing $(VENV) up to date"; else \
+		echo "making $(VENV) with $$($(PYTHON) --version): PyTorch and some hundred packages, once, in a minute or a few"; fi
 	@$(PYTHON) -m venv $(VENV)
-	@[ -t 1 ] || quiet=--quiet; $(BIN)/python -m pip install $$quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@[ -t 1 ] && [ ! -e $@ ] || quiet=--quiet; $(BIN)/python -m pip install $$quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
