@@ -22,7 +22,7 @@ from pathlib import Path
 from spes_peer.blobs import BlobStore
 from spes_peer.data.corpus import read_text_folder, standard_library
 from spes_peer.data.shards import make_shards
-from spes_peer.errors import BadConfiguration, ChildFailed
+from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
 from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE
 from spes_peer.identity import Identity
@@ -93,6 +93,8 @@ def read_manifest(folder: Path) -> SignedManifest:
         raise BadConfiguration(f"{folder} holds no run; make one with: spes-peer run create {folder}") from None
     except OSError as error:
         raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+    except BadMessage as error:
+        raise BadConfiguration(f"{path} is damaged ({error}); restore it from a copy, or make a new run") from None
     signed.open()
     return signed
 

@@ -95,6 +95,11 @@ def test_a_manifest_with_a_bad_signature_is_refused(run_folder: Path, tmp_path: 
     refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 1, "signature")
 
 
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.spes").write_bytes(b"not a manifest")
+    refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 2, str(tmp_path / "manifest.spes"), "damaged")
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 2, "run create")
 
