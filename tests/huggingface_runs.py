@@ -1,9 +1,12 @@
 """Small runs with any weights, and their library's small random models."""
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before their library is imported: it shall find everything in the folder
 
 import safetensors.torch
 import torch

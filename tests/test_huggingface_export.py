@@ -88,6 +88,12 @@ def test_shards_and_their_index_hold_the_same_model(tmp_path: Path) -> None:
     assert torch.equal(their_logits(tmp_path / "cut", tokens), their_logits(tmp_path / "whole", tokens))
 
 
+def test_everybody_may_read_what_is_written(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", run_file_of("olmoe"))
+    export(tmp_path / "run", tmp_path / "out")
+    assert {path.stat().st_mode & 0o444 for path in (tmp_path / "out").iterdir()} == {0o444}
+
+
 def test_shards_keep_the_order_and_the_size() -> None:
     layout = Layout(manifest_of(run_file_of("olmoe")))
     tensors = list(tensors_of(layout.manifest.model))

@@ -164,6 +164,7 @@ def _write_weights(stored: StoredState, folder: Path, max_shard_bytes: int) -> N
             save_file({tensor.name: _values(stored, tensor) for tensor in shard}, folder / name, {"format": "pt"})
         except SafetensorError as error:
             raise SpesError(f"cannot write {name}: {error}") from None
+        (folder / name).chmod(0o644)  # their library makes it its writer's alone
         done += sum(_size_bytes(tensor, stored.layout) for tensor in shard)
         weight_map |= dict.fromkeys((tensor.name for tensor in shard), name)
         print(f"wrote {name}, {done / 1e6:.1f} of {total / 1e6:.1f} MB", flush=True)
