@@ -50,7 +50,8 @@ def _run(view: View, width: int) -> Content:
     status = view.status
     left = Content.assemble(*_name(view), (safe(status.run.model), DIM))
     up = figures.since(status.started_at, view.now)
-    facts = " · ".join(word for word in (safe(status.reachability, 16), f"up {up}" if up else "") if word)
+    reach = "" if status.reachability == "nobody yet" else safe(status.reachability, 16)
+    facts = " · ".join(word for word in (reach, f"up {up}" if up else "") if word)
     right = Content.assemble((safe(status.name, 24) or view.name(status.peer_id), f"bold {SELF}"), (f"  {facts}", DIM))
     room = max(0, width - right.cell_length - 2)
     return Content.assemble(left.truncate(room, ellipsis=True, pad=True), "  ", right)
