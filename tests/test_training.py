@@ -1,19 +1,20 @@
 """Trainers without their processes: rounds, accounts, restarts."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
 
+from spes_peer.data.sampler import Batch
 from spes_peer.errors import BadConfiguration, BlobMissing, SpesError
 from spes_peer.model.losses import Losses
 from spes_peer.run.manifest import Training
 from spes_peer.run.records import BlockId, DataRange
 from spes_peer.sync.encoding import decode
 from spes_peer.training.checkpoint import Checkpoint, load, save
-from spes_peer.training.memory import max_subsets_of
 from spes_peer.training.schedule import lr_at
 from spes_peer.training.trainer import CHECKPOINT_FILE
 from spes_peer.training.work import LoadState, MeasureHeldOut
@@ -219,9 +220,32 @@ def test_steps_that_are_not_finite_are_skipped_and_a_round_of_them_is_refused(
     done = trainer.train_round(swarm.work(PEERS[0]))
     assert (done.steps, done.tokens) == (STEPS - 2, (STEPS - 2) * SEQUENCES_PER_STEP * 32)
     swarm.apply()
-    bad_steps = set(range(100))
-    with pytest.raises(SpesError, match="all 10 steps of round 1 had a loss or gradient that is not finite"):
-        trainer.train_round(swarm.work(PEERS[0]))
+    bad_steps = set(range(STEPS, STEPS + 4))
+    with pytest.raises(SpesError, match="the last 4 steps of round 1 had a loss or gradient that is not finite"):
+        trainer.train_round(swarm.work(PEERS[0], steps=4))
+
+
+def test_many_steps_in_a_row_that_are_not_finite_end_the_round_and_poison_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    step, seen = trainer._stepper.step, 0
+
+    def diverging(batch: Batch, lr: float) -> float | None:
+        nonlocal seen
+        seen += 1
+        return step(batch, lr) if seen <= 2 else None
+
+    monkeypatch.setattr(trainer._stepper, "step", diverging)
+    work = dataclasses.replace(swarm.work(PEERS[0], steps=50), num_steps=50)
+    with pytest.raises(SpesError, match="the last 8 steps of round 0 had a loss or gradient that is not finite"):
+        trainer.train_round(work)
+    assert seen == 2 + 8
+    monkeypatch.undo()
+    done = trainer.train_round(swarm.work(PEERS[0]))  # tries the round again
+    assert done.steps == STEPS
+    assert all(math.isfinite(offer.norm) for offer in done.offers)
 
 
 def test_moments_of_a_subset_that_is_given_up_are_taken_up_when_it_comes_back(tmp_path: Path) -> None:
@@ -229,16 +253,16 @@ def test_moments_of_a_subset_that_is_given_up_are_taken_up_when_it_comes_back(tm
     trainer = swarm.trainers[PEERS[0]]
     swarm.apply(swarm.updates(swarm.train()))
     moments = trainer._optimizer.moments()
-    assert moments["exp_avg/expert/01"].abs().sum() > 0
+    assert moments["expert/01/0000/exp_avg"].abs().sum() > 0
     trainer._optimizer.own((2, 3))
     assert trainer._decoder.owned == (2, 3)
     assert torch.equal(trainer._decoder.flatten_master(2), trainer._public.group(2))
-    assert not trainer._optimizer.moments()["exp_avg/expert/02"].any()
+    assert not trainer._optimizer.moments()["expert/02/0000/exp_avg"].any()
     trainer._optimizer.own((1, 2))
     after = trainer._optimizer.moments()
-    for name in ("exp_avg/shared", "exp_avg_sq/shared", "exp_avg/expert/01", "exp_avg_sq/expert/01"):
-        assert torch.equal(after[name], moments[name])
-    assert torch.equal(after["exp_avg/expert/00"], moments["exp_avg/expert/00"])  # given up, kept
+    assert {name.partition("/")[0] for name in moments} == {"num_steps", "shared", "expert"}
+    for name, values in moments.items():  # those of expert 0 too, which is given up
+        assert torch.equal(after[name], values)
 
 
 def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
@@ -290,7 +314,7 @@ def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> 
     swarm = Swarm.create(tmp_path, (0, 1))
     trainer = swarm.trainers[PEERS[0]]
     tensors = {"moments/num_steps": torch.tensor([5])}
-    tensors |= {f"moments/{name}/shared": torch.zeros(7) for name in ("exp_avg", "exp_avg_sq")}
+    tensors |= {f"moments/shared/0000/{name}": torch.zeros(7) for name in ("exp_avg", "exp_avg_sq")}
     trainer._to_resume = Checkpoint(0, "root", tensors)
     with pytest.raises(BadConfiguration, match="does not fit the run"):
         trainer.train_round(swarm.work(PEERS[0]))
@@ -314,7 +338,8 @@ def test_at_least_one_subset_and_at_most_all_fit_into_memory(tmp_path: Path, mon
     trainer = Swarm.create(tmp_path, (0, 1)).trainers[PEERS[0]]
     for available, expected in ((0, 1), (1 << 40, 2)):
         monkeypatch.setattr("psutil.virtual_memory", lambda available=available: _Memory(available))
-        assert max_subsets_of(trainer._layout, torch.device("cpu")) == expected
+        restarted = open_trainer(trainer.manifest, trainer._blobs, tmp_path, PEERS[0])
+        assert restarted.opened().max_subsets == expected
 
 
 @dataclasses.dataclass

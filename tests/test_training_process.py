@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import torch
 from training_swarm import PEERS, Swarm, record_of
 
 from spes_peer.blobs import BlobStore
@@ -20,8 +21,10 @@ from spes_peer.identity import Identity
 from spes_peer.run.manifest import sign_manifest
 from spes_peer.run.offers import ReduceInput, ReduceTask
 from spes_peer.run.records import DataRange, Snapshot
+from spes_peer.training import checkpoint
 from spes_peer.training.client import TrainerProcess
 from spes_peer.training.genesis import make_genesis
+from spes_peer.training.trainer import CHECKPOINT_FILE
 from spes_peer.training.work import TrainProgress, TrainRound
 from spes_peer.wire import convert
 
@@ -145,6 +148,45 @@ async def test_a_process_that_is_killed_fails_what_it_was_asked(
     with pytest.raises(ChildFailed, match="has ended"):
         await training
     await asyncio.wait_for(trainer.wait_ended(), 5)
+
+
+async def test_a_trainer_killed_in_a_round_goes_on_from_the_rounds_start_bit_for_bit(tmp_path: Path) -> None:
+    """k steps, a record, SIGKILL in the middle of the next k, a new process: the same as 2k steps without a break."""
+    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32", expert_encoding="fp32")
+    twin, folder = swarm.trainers[PEER], tmp_path / "killed"
+    works = [swarm.work(PEER), dataclasses.replace(swarm.work(PEER), round=1, first_step=10)]
+    first = TrainerProcess.start(tmp_path / "first.log")
+    await opened(first, swarm, folder)
+    trained = await first.train_round(works[0])
+    assert trained.offers == twin.train_round(works[0]).offers
+    records = [record_of(1, swarm.updates({PEER: trained}))]
+    applied = await first.apply_record(records[0].seal().content, keep_snapshot=True)
+    twin.apply_record(records[0], keep_snapshot=False)
+    endless = dataclasses.replace(works[1], num_steps=LONG_ROUND_STEPS, ranges=(DataRange(0, 10**6),))
+    progress = progress_of(first)
+    training = asyncio.create_task(first.train_round(endless))
+    await asyncio.wait_for(progress, 60)
+    os.kill(first.child.pid, signal.SIGKILL)
+    with pytest.raises(ChildFailed):
+        await training
+    await first.stop()
+    second = TrainerProcess.start(tmp_path / "second.log")
+    await second.open(swarm.manifest.to_bytes(), swarm.blobs.folder, folder / "state", PEER, "cpu", num_threads=1)
+    assert await second.load_state(1, applied.blocks) == applied.state_root
+    trained = await second.train_round(works[1])
+    assert trained.offers == twin.train_round(works[1]).offers
+    records.append(record_of(2, swarm.updates({PEER: trained})))
+    after = await second.apply_record(records[1].seal().content, keep_snapshot=False)
+    await second.stop()
+    assert after.state_root == twin.apply_record(records[1], keep_snapshot=False).state_root
+    run_id = twin._run_id
+    saved = [checkpoint.load(path / CHECKPOINT_FILE, run_id, PEER) for path in (folder / "state", tmp_path / PEER)]
+    assert saved[0] is not None
+    assert saved[1] is not None
+    assert saved[0].tensors.keys() == saved[1].tensors.keys()
+    assert {name.partition("/")[0] for name in saved[0].tensors} == {"master", "moments", "residual", "rng"}
+    for name, values in saved[0].tensors.items():
+        assert name == "rng" or torch.equal(values, saved[1].tensors[name]), name
 
 
 def test_the_organizer_makes_the_first_weights_in_a_process_of_its_own(swarm: Swarm, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 import torch
 
 from spes_peer.blobs import BlobStore
-from spes_peer.data.filter import mask_repeats
+from spes_peer.data.filter import IGNORED_TARGET, mask_repeats
 from spes_peer.data.ranges import Shuffle
 from spes_peer.data.shards import ShardReader, Tokens
 from spes_peer.run.manifest import Manifest
@@ -25,6 +26,21 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         return self.tokens_BT.numel()
+
+    @cached_property
+    def num_labels(self) -> int:
+        """Targets that count."""
+        return int((self.targets_BT != IGNORED_TARGET).sum())
+
+    def split(self, num_sequences: int) -> Iterator["Batch"]:
+        """In parts of so many sequences; the last one is smaller where they do not divide it."""
+        parts = (torch.split(values, num_sequences) for values in (self.tokens_BT, self.targets_BT))
+        for tokens, targets in zip(*parts, strict=True):
+            yield Batch(tokens, targets)
+
+    def pinned(self) -> "Batch":
+        """In memory that a GPU copies from while it works on something else."""
+        return Batch(self.tokens_BT.pin_memory(), self.targets_BT.pin_memory())
 
 
 class Sampler:

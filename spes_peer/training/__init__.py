@@ -5,8 +5,13 @@ client.py      the daemon's end; needs no torch
 __main__.py    the process: requests in, answers out
 trainer.py     what the process does: a round of local steps, offers, reduce, apply
 ledger.py      what was offered, what the encoding lost, and what was not used
-memory.py      how many subsets a machine holds
+plan.py        where memory goes, and what fits; needs no torch
+plan_command.py  `spes-peer plan`
+machine.py     the device, and the plan for it
+stepping.py    a local step in micro-batches that fit
+feeding.py     the next batch, made while the present one is worked on
 optimizer.py   AdamW and the moments of what is trained
+eight_bit.py   … whose moments take one byte a value
 schedule.py    the learning rate
 checkpoint.py  what a restart takes up again
 genesis.py     the organizer's first weights

@@ -1,8 +1,9 @@
 """The trainer process: requests in, answers out, one after another; a reduce is served between the steps of a round.
 
 A thread reads the socket and the main thread works, so the end of the parent ends this process at once, even in the
-middle of a step. An error costs the request it came from; only running out of memory ends the process, because torch
-does not give back what it holds then.
+middle of a step. An error costs the request it came from. Memory that runs out in a step costs a smaller micro-batch
+(stepping.py); only where not even one sequence fits, or outside of steps, it ends the process, because torch does not
+give back what it holds then.
 """
 
 import logging
@@ -17,11 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
-import torch
 
 from spes_peer.errors import BadMessage, SpesError
 from spes_peer.process import socket_to_parent
 from spes_peer.run.records import SealedRecord
+from spes_peer.training.stepping import is_out_of_memory
 from spes_peer.training.trainer import Trainer
 from spes_peer.training.work import (
     ApplyRecord,
@@ -94,15 +95,14 @@ class TrainerService:
                 raise BadMessage(f"a trainer does not know {frame.kind[:80]!r}")
             cls, work = self._requests[frame.kind]
             answer = convert.to_message(work(convert.from_message(cls, frames.message_in(frame))))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            self._send(frames.failure(frame, f"out of memory: {str(error).splitlines()[0] if str(error) else 'RAM'}"))
-            logger.exception("out of memory request=%s", frame.kind)
-            os._exit(_OUT_OF_MEMORY_EXIT)
         except SpesError as error:
             logger.warning("failed request=%s reason=%s", frame.kind, error)
             self._send(frames.failure(frame, str(error)))
         except Exception as error:  # a bug must cost one request, and be read in the log
             logger.exception("failed request=%s", frame.kind)
+            if is_out_of_memory(error):
+                self._send(frames.failure(frame, f"out of memory: {(str(error) or 'RAM').splitlines()[0]}"))
+                os._exit(_OUT_OF_MEMORY_EXIT)
             self._send(frames.failure(frame, f"{type(error).__name__}: {error}"))
         else:
             self._send(frames.answer(frame, answer))

@@ -1,7 +1,10 @@
-"""What a restarted trainer takes up again: masters, moments and residuals, in one safetensors file.
+"""What a restarted trainer takes up again: masters, moments, residuals and the random numbers, in one safetensors
+file.
 
-The public state is not in it: that lies in the blob store. The file changes only whole, so a kill at any instant
-leaves the old one or the new one.
+Written when a record has been applied, so all in it stands where that record left it: a restart in the middle of a
+round goes on from the round's start, and then as if nothing had happened. The public state is not in it: that lies in
+the blob store. Nor is the data position: the round says it, whose record assigns the ranges. The file changes only
+whole, so a kill at any instant leaves the old one or the new one.
 """
 
 import json

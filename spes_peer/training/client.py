@@ -65,9 +65,26 @@ class TrainerProcess:
         peer_id: PeerId,
         device: str = "",
         num_threads: int = 0,
+        *,
+        resident: str = "",
+        checkpointing: str = "auto",
+        optimizer_bits: int = 32,
+        memory_bytes: int = 0,
     ) -> TrainerOpened:
-        """Build the model. `device` "" takes the GPU where there is one; 0 threads leaves torch its choice."""
-        request = OpenTrainer(manifest, str(blob_folder), str(state_folder), device, num_threads, peer_id)
+        """Build the model. `device` "" takes the GPU where there is one; 0 threads leaves torch its choice; the rest is
+        as in `plan.Choices`, with 0 bytes for what is free."""
+        request = OpenTrainer(
+            manifest,
+            str(blob_folder),
+            str(state_folder),
+            device,
+            num_threads,
+            peer_id,
+            resident,
+            checkpointing,
+            optimizer_bits,
+            memory_bytes,
+        )
         return await self._ask(request, TrainerOpened, OPEN_SECONDS)
 
     async def load_state(self, round: int, blocks: tuple[BlockName, ...]) -> str:

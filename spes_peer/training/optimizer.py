@@ -1,136 +1,214 @@
 """AdamW over the shared parameters and the masters of owned experts, and the moments of each (SPES §1.2).
 
 Synchronization never resets moments. Moments of an expert that is given up are kept, and taken up again when it comes
-back. Clipping is by the global norm over all that is trained.
+back. Clipping is by the global norm over all that is trained, and weight decay is on everything.
+
+The optimizer works on *pieces*: flat views of at most `_PIECE` values that never cross the border between two experts.
+So an expert's moments are pieces of their own, whoever owns what else, and an optimizer that computes in fp32 what it
+keeps in 8 bits needs temporaries of one piece only. Moments are made before the first step: a step never runs out of
+memory half-way for their sake.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from spes_peer.model.decoder import Decoder
 from spes_peer.run.manifest import Training
+from spes_peer.training import eight_bit
 
 _BETAS = (0.9, 0.95)
 _EPS = 1e-8
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # whether it is signed
+_PIECE = 1 << 22
+
+Stored = dict[str, Tensor]
+"""Moments of one piece on the CPU, as a checkpoint has them: fp32, or codes and scales."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Values [start, end) of the flattened `source`; `name` says whose they are, on whatever machine."""
+
+    name: str
+    source: Parameter
+    start: int
+    end: int
+    values: Parameter
+
+    @classmethod
+    def of(cls, name: str, source: Parameter, start: int, end: int) -> "_Piece":
+        return cls(name, source, start, end, Parameter(source.detach().view(-1)[start:end]))
+
+    def take_gradient(self) -> None:
+        gradient = self.source.grad
+        self.values.grad = None if gradient is None else gradient.reshape(-1)[self.start : self.end]
 
 
 class LocalOptimizer:
     """Steps of one decoder. Change what it owns through `own` alone, so that moments follow."""
 
-    def __init__(self, decoder: Decoder, training: Training) -> None:
+    def __init__(self, decoder: Decoder, training: Training, bits: int = 32) -> None:
+        """`bits` of each value of the moments, 32 or 8; `BadConfiguration` when 8 cannot be had here."""
         self._decoder = decoder
         self._training = training
+        self._bits = bits
         self.num_steps = 0
         """Steps made by this peer in this run."""
-        self._kept: dict[int, tuple[Tensor, ...]] = {}
-        """Flattened moments of experts that are not owned now."""
+        self._kept: dict[str, Stored] = {}
+        """Moments of experts that are not owned now, by piece."""
+        self._shared = list(_shared_pieces(decoder))
+        self._owned: list[_Piece] = []
         self._adam = self._build()
 
     def step(self, lr: float) -> bool:
         """Apply the gradients, clipped, and clear them. False, and nothing changes, when one is not finite."""
-        parameters = self._parameters()
+        parameters = [*self._decoder.shared_parameters(), *self._decoder.owned_parameters()]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._training.clip_norm)
         is_finite = bool(norm.isfinite())
         if is_finite:
-            for group in self._adam.param_groups:
-                group["lr"] = lr
-            self._adam.step()
+            self._apply(lr)
             self.num_steps += 1
         self.clear()
         return is_finite
 
     def clear(self) -> None:
         """Drop the gradients."""
-        self._adam.zero_grad(set_to_none=True)
+        for piece in self._pieces():
+            piece.values.grad = piece.source.grad = None
 
     def own(self, experts: tuple[int, ...]) -> None:
-        """Own exactly `experts`: masters of those owned before stay, others start from the resident values."""
-        decoder = self._decoder
-        masters = {expert: decoder.flatten_master(expert) for expert in decoder.owned}
-        self._kept.update(self._expert_moments())
-        shared = [self._adam.state.get(parameter) for parameter in decoder.shared_parameters()]
-        decoder.own(experts)
-        for expert in set(experts) & set(masters):
-            decoder.load_master(expert, masters[expert])
-        self._adam = self._build()
-        for parameter, state in zip(decoder.shared_parameters(), shared, strict=True):
-            if state:
-                self._adam.state[parameter] = state
-        self._take_up(experts)
+        """Own exactly `experts`, as `Decoder.own` says."""
+        self._kept.update({piece.name: self._stored(piece) for piece in self._owned})
+        states = {piece.values: self._adam.state[piece.values] for piece in self._shared}
+        self._owned = []
+        self._decoder.own(experts)
+        self._owned = list(_owned_pieces(self._decoder))
+        self._adam = self._build(states)
+        self._take_up(self._owned)
 
     def moments(self) -> dict[str, Tensor]:
         """All moments, for a checkpoint."""
-        experts = {**self._kept, **self._expert_moments()}
-        named = {f"expert/{expert:02d}": pair for expert, pair in experts.items()}
-        if self.num_steps:
-            named["shared"] = _flattened(self._state(parameter) for parameter in self._decoder.shared_parameters())
-        moments = {f"{moment}/{name}": pair[i] for name, pair in named.items() for i, moment in enumerate(_MOMENTS)}
-        return {**moments, "num_steps": torch.tensor([self.num_steps])}
+        stored = {**self._kept, **{piece.name: self._stored(piece) for piece in self._pieces()}}
+        named = {f"{piece}/{part}": values for piece, parts in stored.items() for part, values in parts.items()}
+        return {**named, "num_steps": torch.tensor([self.num_steps])}
 
     def load_moments(self, tensors: dict[str, Tensor]) -> None:
-        """Take up `moments()` of an earlier process; raises ValueError, KeyError or RuntimeError if they do not fit."""
+        """Take up `moments()` of an earlier process, of whatever bits.
+
+        Raises ValueError, KeyError or RuntimeError if they do not fit, `BadConfiguration` where torchao is lacking."""
         self.num_steps = int(tensors["num_steps"].item())
-        names = [name.removeprefix("exp_avg/") for name in tensors if name.startswith("exp_avg/")]
-        pairs = {name: tuple(tensors[f"{moment}/{name}"] for moment in _MOMENTS) for name in names}
-        shared = pairs.pop("shared", None)
-        self._kept = {int(name.removeprefix("expert/")): pair for name, pair in pairs.items()}
-        if shared is not None:
-            self._scatter(self._decoder.shared_parameters(), shared)
-        self._take_up(self._decoder.owned)
+        self._kept = {}
+        for name in tensors.keys() - {"num_steps"}:
+            piece, _, part = name.rpartition("/")
+            self._kept.setdefault(piece, {})[part] = tensors[name]
+        self._take_up([*self._pieces()])
+        if lost := [name for name in self._kept if name.startswith("shared/")]:
+            raise ValueError(f"moments of {lost[0]}, which there is not")
 
-    def _build(self) -> torch.optim.AdamW:
-        training = self._training
-        return torch.optim.AdamW(
-            self._parameters(),
-            lr=training.lr,
-            betas=_BETAS,
-            eps=_EPS,
-            weight_decay=training.weight_decay,
-            fused=True,
-        )
+    def _apply(self, lr: float) -> None:
+        for piece in self._pieces():
+            piece.take_gradient()
+        for group in self._adam.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+        if self._bits == 8:
+            with eight_bit.uncompiled():
+                self._adam.step()
+        else:
+            self._adam.step()
 
-    def _parameters(self) -> list[torch.nn.Parameter]:
-        return [*self._decoder.shared_parameters(), *self._decoder.owned_parameters()]
+    def _build(self, states: dict[Parameter, Any] | None = None) -> torch.optim.Optimizer:
+        """The optimizer of all pieces, with these states and zeros for the rest."""
+        parameters = [piece.values for piece in self._pieces()]
+        options: dict[str, Any] = {"lr": self._training.lr, "betas": _BETAS, "eps": _EPS}
+        options["weight_decay"] = self._training.weight_decay
+        if self._bits == 8:
+            adam = eight_bit.adamw_8bit(parameters, **options)
+        else:
+            adam = torch.optim.AdamW(parameters, fused=True, **options)
+        for parameter in parameters:
+            adam.state[parameter] = (states or {}).get(parameter) or self._zeros(adam, parameter)
+        return adam
 
-    def _expert_moments(self) -> dict[int, tuple[Tensor, ...]]:
-        """Flattened moments of the owned experts."""
-        if not self.num_steps:
-            return {}
-        states = [self._state(parameter) for parameter in self._decoder.owned_parameters()]
-        return {
-            expert: _flattened([{name: state[name][row] for name in _MOMENTS} for state in states])
-            for row, expert in enumerate(self._decoder.owned)
-        }
+    def _zeros(self, adam: torch.optim.Optimizer, parameter: Parameter) -> dict[str, Tensor]:
+        """Its step count, which only corrects the bias of young moments, is this peer's: a new expert therefore starts
+        with steps that are a little too small, not too large."""
+        values = parameter.detach()
+        if self._bits == 8:
+            moments = {name: eight_bit.new_moment(adam, values, signed) for name, signed in _MOMENTS.items()}
+        else:
+            moments = {name: torch.zeros_like(values) for name in _MOMENTS}
+        # where the fused kernel wants it
+        return {"step": torch.tensor(float(self.num_steps), device=values.device), **moments}
 
-    def _take_up(self, experts: tuple[int, ...]) -> None:
-        """Give owned experts the moments they had, or zeros. The step count, which only corrects the bias of young
-        moments, is this peer's: a new expert therefore starts with steps that are a little too small, not too large."""
-        if self.num_steps:
-            for parameter in self._decoder.owned_parameters():
-                self._state(parameter)
-        for row, expert in enumerate(experts):
-            if pair := self._kept.pop(expert, None):
-                self._scatter(self._decoder.owned_parameters(), pair, row)
+    def _pieces(self) -> Iterator[_Piece]:
+        yield from self._shared
+        yield from self._owned
 
-    def _state(self, parameter: torch.nn.Parameter) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self._adam.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(float(self.num_steps), device=parameter.device)
-            state.update({name: torch.zeros_like(parameter) for name in _MOMENTS})
-        return state
+    def _stored(self, piece: _Piece) -> Stored:
+        stored: Stored = {}
+        for name in _MOMENTS:
+            moment = self._adam.state[piece.values][name]
+            if eight_bit.is_8bit(moment):
+                codes, scale = eight_bit.parts_of(moment)
+                stored |= {f"{name}.codes": _on_cpu(codes), f"{name}.scale": _on_cpu(scale)}
+            else:
+                stored[name] = _on_cpu(moment)
+        return stored
 
-    def _scatter(self, parameters: list[torch.nn.Parameter], pair: tuple[Tensor, ...], row: int | None = None) -> None:
-        for name, flat in zip(_MOMENTS, pair, strict=True):
-            moments = [self._state(parameter)[name] for parameter in parameters]
-            targets = moments if row is None else [moment[row] for moment in moments]
-            for target, part in zip(targets, torch.split(flat, [target.numel() for target in targets]), strict=True):
-                target.copy_(part.view(target.shape))
+    def _take_up(self, pieces: list[_Piece]) -> None:
+        """Give pieces the moments that were kept for them."""
+        for piece in pieces:
+            state = self._adam.state[piece.values]
+            state["step"].fill_(float(self.num_steps))
+            if stored := self._kept.pop(piece.name, None):
+                for name, is_signed in _MOMENTS.items():
+                    _load(state[name], stored, name, is_signed)
 
 
-def _flattened(states: Iterable[dict[str, Tensor]]) -> tuple[Tensor, ...]:
-    """First and second moments, each flattened in the order of the states, on the CPU."""
-    collected = list(states)
-    return tuple(torch.cat([state[name].reshape(-1).to("cpu") for state in collected]) for name in _MOMENTS)
+def _load(moment: Tensor, stored: Stored, name: str, is_signed: bool) -> None:
+    if name in stored:
+        _copy(moment, stored[name])  # quantizes where the moment has 8 bits
+        return
+    codes, scale = stored[f"{name}.codes"], stored[f"{name}.scale"]
+    if eight_bit.is_8bit(moment):
+        for part, values in zip(eight_bit.parts_of(moment), (codes, scale), strict=True):
+            _copy(part, values)
+    else:
+        _copy(moment, eight_bit.from_parts(codes, scale, is_signed))
+
+
+def _copy(target: Tensor, values: Tensor) -> None:
+    if target.shape != values.shape:
+        raise ValueError(f"{tuple(values.shape)} values where {tuple(target.shape)} belong")
+    target.copy_(values)
+
+
+def _on_cpu(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", copy=True)
+
+
+def _shared_pieces(decoder: Decoder) -> Iterator[_Piece]:
+    number = 0
+    for parameter in decoder.shared_parameters():
+        for start in range(0, parameter.numel(), _PIECE):
+            yield _Piece.of(f"shared/{number:04d}", parameter, start, min(start + _PIECE, parameter.numel()))
+            number += 1
+
+
+def _owned_pieces(decoder: Decoder) -> Iterator[_Piece]:
+    for row, expert in enumerate(decoder.owned):
+        number = 0
+        for master in decoder.owned_parameters():
+            size = master[row].numel()
+            for start in range(0, size, _PIECE):
+                first, end = row * size + start, row * size + min(start + _PIECE, size)
+                yield _Piece.of(f"expert/{expert:02d}/{number:04d}", master, first, end)
+                number += 1

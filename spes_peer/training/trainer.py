@@ -5,6 +5,7 @@ parameters are trained in place and become the public ones again with every reco
 state lies in its ledger (shared) and in its masters (experts).
 """
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -29,10 +30,12 @@ from spes_peer.sync.reduce import reduce_offers
 from spes_peer.sync.state import PublicState
 from spes_peer.training import checkpoint
 from spes_peer.training.checkpoint import Checkpoint
+from spes_peer.training.feeding import one_ahead
 from spes_peer.training.ledger import Ledger
-from spes_peer.training.memory import max_subsets_of
+from spes_peer.training.machine import Machine
 from spes_peer.training.optimizer import LocalOptimizer
 from spes_peer.training.schedule import lr_at
+from spes_peer.training.stepping import Stepper
 from spes_peer.training.work import (
     BlockReduced,
     HeldOut,
@@ -50,7 +53,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = "trainer.safetensors"
 _NO_STATE = "the trainer has no state yet: load one first"
-_HELD_OUT_SEQUENCES = 16  # per forward pass
+_HELD_OUT_SEQUENCES = 16  # read at a time
+_MOST_SKIPPED_IN_A_ROW = 8  # a model that has diverged; one that has not is back within a step or two
 
 
 @dataclass
@@ -59,6 +63,7 @@ class _Steps:
 
     num_steps: int = 0
     num_skipped: int = 0
+    skipped_in_a_row: int = 0
     tokens: int = 0
     loss_sum: float = 0.0
     seconds: float = 0.0
@@ -72,8 +77,24 @@ class _Steps:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
+    def num_tried(self) -> int:
+        return self.num_steps + self.num_skipped
+
+    @property
     def seconds_per_step(self) -> float:
-        return self.seconds / max(1, self.num_steps + self.num_skipped)
+        return self.seconds / max(1, self.num_tried)
+
+    def count(self, tokens: int, loss: float | None, seconds: float) -> None:
+        """A step more; `loss` is None when it was skipped."""
+        self.seconds += seconds
+        if loss is None:
+            self.num_skipped += 1
+            self.skipped_in_a_row += 1
+        else:
+            self.num_steps += 1
+            self.skipped_in_a_row = 0
+            self.tokens += tokens
+            self.loss_sum += loss
 
 
 class Trainer:
@@ -88,12 +109,22 @@ class Trainer:
         self._clock = clock
         if request.num_threads:
             torch.set_num_threads(request.num_threads)
-        self._device = _device(request.device)
+        self._machine = Machine.of(request)
+        self._plan = self._machine.plan(self.manifest)
         self._layout = Layout(self.manifest)
         self._blobs = BlobStore(Path(request.blob_folder))
         self._sampler = Sampler(self.manifest, self._blobs)
-        self._decoder = Decoder(self.manifest.model, self._device, self.manifest.training)
-        self._optimizer = LocalOptimizer(self._decoder, self.manifest.training)
+        self._decoder = Decoder(
+            self.manifest.model,
+            self._machine.device,
+            self.manifest.training,
+            resident=self._machine.choices.resident,
+            checkpointing=self._plan.checkpoints,
+        )
+        training = self.manifest.training
+        self._optimizer = LocalOptimizer(self._decoder, training, self._machine.choices.optimizer_bits)
+        may_recompute = self._machine.choices.checkpointing == "auto"
+        self._stepper = Stepper(self._decoder, self._optimizer, training, self._plan.micro_batch, may_recompute)
         self._ledger = Ledger(self._layout, self._peer_id)
         self._state: PublicState | None = None
         Path(request.state_folder).mkdir(parents=True, exist_ok=True)
@@ -102,7 +133,7 @@ class Trainer:
 
     def opened(self) -> TrainerOpened:
         """What this machine can do. The speed is not tried before the first round."""
-        return TrainerOpened(str(self._device), max_subsets_of(self._layout, self._device), 0.0)
+        return TrainerOpened(str(self._machine.device), self._plan.num_subsets, 0.0)
 
     def load_state(self, request: LoadState) -> StateLoaded:
         """Take the public state from blobs; masters and residuals that stood on another one are dropped."""
@@ -129,9 +160,7 @@ class Trainer:
         ours = self._show_public()
         try:
             for batch in self._sampler.held_out(request.slice, request.num_slices, _HELD_OUT_SEQUENCES):
-                with torch.no_grad():
-                    losses = self._decoder(batch.tokens_BT.to(self._device), batch.targets_BT.to(self._device))
-                loss_sum += losses.ce.item() * batch.num_tokens
+                loss_sum += self._stepper.cross_entropy(batch) * batch.num_tokens
                 tokens += batch.num_tokens
         finally:
             self._show(ours)
@@ -146,26 +175,25 @@ class Trainer:
         """Train on `work.ranges` and offer what came of it.
 
         Ends early, with the steps made, at `work.stop_at` or when `between_steps` says False; `on_step` hears (steps
-        done, loss, tokens per second). Raises `SpesError` when not one step could be made."""
+        done, loss, tokens per second). Raises `SpesError` when not one step could be made, or when so many in a row
+        had a number that is not finite that the model must have diverged: then nothing is offered."""
         self._check_round(work.round, f"train round {work.round}")
         self._prepare(work.subsets)
         steps = _Steps()
-        for batch in self._sampler.training(work.ranges, work.sequences_per_step):
-            is_done = steps.num_steps + steps.num_skipped == work.num_steps
-            if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
-                break
-            started_at = time.perf_counter()
-            tokens, targets = batch.tokens_BT.to(self._device), batch.targets_BT.to(self._device)
-            step = work.first_step + steps.num_steps + steps.num_skipped
-            loss = self._step(tokens, targets, lr_at(step, self.manifest.training))
-            steps.seconds += time.perf_counter() - started_at
-            if loss is None:
-                steps.num_skipped += 1
-                continue
-            steps.num_steps += 1
-            steps.tokens += batch.num_tokens
-            steps.loss_sum += loss
-            on_step(steps.num_steps, loss, steps.tokens_per_second)
+        batches = self._sampler.training(work.ranges, work.sequences_per_step)
+        with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
+            for batch in coming:
+                is_done = steps.num_tried == work.num_steps
+                if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
+                    break
+                started_at = time.perf_counter()
+                lr = lr_at(work.first_step + steps.num_tried, self.manifest.training)
+                loss = self._stepper.step(batch, lr)
+                steps.count(batch.num_tokens, loss, time.perf_counter() - started_at)
+                if loss is not None:
+                    on_step(steps.num_steps, loss, steps.tokens_per_second)
+                elif steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW:
+                    break
         self._check(steps, work)
         offers = self._offers(work.subsets)
         return RoundTrained(offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second)
@@ -201,42 +229,35 @@ class Trainer:
     def _prepare(self, subsets: tuple[int, ...]) -> None:
         """Own exactly the experts of `subsets`; take up what an earlier process left; start from the public state."""
         experts = tuple(expert for subset in sorted(subsets) for expert in self.manifest.experts_of(subset))
-        before = self._decoder.owned
-        if experts != before:
-            self._optimizer.own(experts)
-            # Exactly the public values, which residents may hold rounded, or not at all where we were the owner.
-            for expert in set(before) - set(experts):
-                self._decoder.load_group(expert, self._public.group(expert))
-            for expert in set(experts) - set(before):
-                self._decoder.load_master(expert, self._public.group(expert))
+        if experts != self._decoder.owned:
+            self._own(experts, len(subsets))
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
         # Should this round have been trained before, without a record behind it: what it offered then is offered again.
         self._settle({}, {})
 
-    def _step(self, tokens_BT: Tensor, targets_BT: Tensor, lr: float) -> float | None:
-        """One local step; its cross-entropy, or None if it was skipped because a number was not finite."""
-        losses = self._decoder(tokens_BT, targets_BT)
-        loss = float(losses.ce.item())
-        if math.isfinite(loss):
-            losses.total.backward()
-            if self._optimizer.step(lr):
-                return loss
-        self._optimizer.clear()
-        return None
+    def _own(self, experts: tuple[int, ...], num_subsets: int) -> None:
+        """Experts taken up or given up get exactly the public values, which residents may hold rounded, or not at all
+        where we were the owner."""
+        before = set(self._decoder.owned)
+        self._optimizer.own(experts)
+        for expert in before - set(experts):
+            self._decoder.load_group(expert, self._public.group(expert))
+        for expert in set(experts) - before:
+            self._decoder.load_master(expert, self._public.group(expert))
+        self._stepper.expect(self._machine.plan(self.manifest, num_subsets).micro_batch)
 
     def _check(self, steps: _Steps, work: TrainRound) -> None:
         if steps.num_skipped:
             logger.warning("skipped steps that were not finite round=%d steps=%d", work.round, steps.num_skipped)
-        if steps.num_steps:
-            return
-        if steps.num_skipped:
+        if steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW or (steps.num_skipped and not steps.num_steps):
             raise SpesError(
-                f"all {steps.num_skipped} steps of round {work.round} had a loss or gradient that is not finite;"
-                " the run's lr may be too high"
+                f"the last {steps.skipped_in_a_row} steps of round {work.round} had a loss or gradient that is not"
+                " finite: nothing of it is offered; the run's lr may be too high"
             )
-        raise SpesError(f"round {work.round} ended before this peer made a step")
+        if not steps.num_steps:
+            raise SpesError(f"round {work.round} ended before this peer made a step")
 
     def _offers(self, subsets: tuple[int, ...]) -> tuple[Offer, ...]:
         ours: dict[int | None, Tensor] = {None: self._decoder.flatten_shared()}
@@ -245,6 +266,8 @@ class Trainer:
         for block in self._layout.blocks_offered_by(subsets):
             values = ours[block.expert][block.start : block.end]
             content, norm = self._ledger.offer(self.round, block, values, self._public.block(block))
+            if not math.isfinite(norm):
+                raise SpesError(f"what was trained of {block.id} is not finite: nothing is offered")
             blob = self._blobs.put(content)
             offers.append(Offer(block.id, blob.name, blob.size_bytes, norm))
         return tuple(offers)
@@ -316,7 +339,8 @@ class Trainer:
         masters = {f"master/{expert:02d}": self._decoder.flatten_master(expert) for expert in self._decoder.owned}
         residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
         moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
-        content = Checkpoint(self.round, root, {**masters, **residuals, **moments})
+        rng = {"rng": torch.get_rng_state()}
+        content = Checkpoint(self.round, root, {**masters, **residuals, **moments, **rng})
         try:
             checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
         except OSError as error:  # the record is applied; a restart will merely go on with older moments
@@ -332,6 +356,7 @@ class Trainer:
                 if (master := saved.tensors.get(f"master/{expert:02d}")) is not None:
                     self._decoder.load_master(expert, master)
             self._ledger.load_residuals(_under("residual/", saved.tensors))
+            torch.set_rng_state(saved.tensors["rng"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise BadConfiguration(f"the checkpoint {self._checkpoint_path} does not fit the run: {error}") from None
 
@@ -353,17 +378,6 @@ class Trainer:
         if block_id not in self._layout.by_id:
             raise BadMessage(f"no block is called {block_id[:80]!r}")
         return self._layout.by_id[block_id]
-
-
-def _device(name: str) -> torch.device:
-    """The device called `name`; "" takes a GPU where there is one."""
-    if not name:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadConfiguration(f"the device {name!r} cannot be used: {reason}") from None
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

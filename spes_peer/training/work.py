@@ -15,6 +15,10 @@ class OpenTrainer:
     device: str
     num_threads: int
     peer_id: PeerId
+    resident: str = ""
+    checkpointing: str = "auto"
+    optimizer_bits: int = 32
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from spes_peer.wire import record_pb2 as spes__peer_dot_wire_dot_record__pb2
 from spes_peer.wire import round_pb2 as spes__peer_dot_wire_dot_round__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dspes_peer/wire/children.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/record.proto\x1a\x1aspes_peer/wire/round.proto\">\n\x05\x46rame\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"\x06\n\x04\x44one\"\x93\x01\n\x08StartDht\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x15\n\rinitial_peers\x18\x04 \x03(\t\x12\x18\n\x10watchdog_seconds\x18\x05 \x01(\x01\x12\x13\n\x0bttl_seconds\x18\x06 \x01(\x01\x12\x15\n\ridentity_path\x18\x07 \x01(\t\"\x1f\n\nDhtStarted\x12\x11\n\taddresses\x18\x01 \x03(\t\"g\n\nStoreEntry\x12\x12\n\ndictionary\x18\x01 \x01(\t\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x12\n\nexpires_at\x18\x04 \x01(\x01\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"\'\n\x0b\x45ntryStored\x12\x18\n\x10stored_elsewhere\x18\x01 \x01(\x08\"$\n\x0eReadDictionary\x12\x12\n\ndictionary\x18\x01 \x01(\t\"E\n\x0f\x44ictionaryEntry\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x12\n\nexpires_at\x18\x03 \x01(\x01\">\n\nDictionary\x12\x30\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1f.spes_peer.wire.DictionaryEntry\"4\n\tDhtHealth\x12\x16\n\x0enum_neighbours\x18\x01 \x01(\r\x12\x0f\n\x07trouble\x18\x02 \x01(\t\" \n\x0b\x41\x64\x64\x44htPeers\x12\x11\n\taddresses\x18\x01 \x03(\t\"\x88\x01\n\x0bStartLibp2p\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0c\n\x04seed\x18\x03 \x01(\x0c\x12\x10\n\x08is_relay\x18\x04 \x01(\x08\x12\x0e\n\x06relays\x18\x05 \x03(\t\x12\x16\n\x0einbound_socket\x18\x06 \x01(\t\x12\x15\n\rtunnel_folder\x18\x07 \x01(\t\"\"\n\rLibp2pStarted\x12\x11\n\taddresses\x18\x01 \x03(\t\"%\n\x10RelayedAddresses\x12\x11\n\taddresses\x18\x01 \x03(\t\"0\n\nOpenTunnel\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\"#\n\x0cTunnelOpened\x12\x13\n\x0bsocket_path\x18\x01 \x01(\t\"\x80\x01\n\x0bOpenTrainer\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x13\n\x0b\x62lob_folder\x18\x02 \x01(\t\x12\x14\n\x0cstate_folder\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0bnum_threads\x18\x05 \x01(\r\x12\x0f\n\x07peer_id\x18\x06 \x01(\t\"O\n\rTrainerOpened\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x13\n\x0bmax_subsets\x18\x02 \x01(\r\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\"E\n\tLoadState\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockName\"!\n\x0bStateLoaded\x12\x12\n\nstate_root\x18\x01 \x01(\t\"3\n\x0eMeasureHeldOut\x12\r\n\x05slice\x18\x01 \x01(\r\x12\x12\n\nnum_slices\x18\x02 \x01(\r\"+\n\x07HeldOut\x12\x10\n\x08loss_sum\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\"\xab\x01\n\nTrainRound\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nfirst_step\x18\x02 \x01(\x04\x12\x11\n\tnum_steps\x18\x03 \x01(\r\x12\x0f\n\x07subsets\x18\x04 \x03(\r\x12)\n\x06ranges\x18\x05 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x1a\n\x12sequences_per_step\x18\x06 \x01(\r\x12\x0f\n\x07stop_at\x18\x07 \x01(\x01\"q\n\rTrainProgress\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nsteps_done\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x04\"\x83\x01\n\x0cRoundTrained\x12%\n\x06offers\x18\x01 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\r\x12\x12\n\ntrain_loss\x18\x04 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x05 \x01(\x01\"7\n\x0bReduceBlock\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"B\n\x0c\x42lockReduced\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x10\n\x08rejected\x18\x03 \x03(\t\"4\n\x0b\x41pplyRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x15\n\rkeep_snapshot\x18\x02 \x01(\x08\"N\n\rRecordApplied\x12\x12\n\nstate_root\x18\x01 \x01(\t\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockNameb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dspes_peer/wire/children.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/record.proto\x1a\x1aspes_peer/wire/round.proto\">\n\x05\x46rame\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"\x06\n\x04\x44one\"\x93\x01\n\x08StartDht\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x15\n\rinitial_peers\x18\x04 \x03(\t\x12\x18\n\x10watchdog_seconds\x18\x05 \x01(\x01\x12\x13\n\x0bttl_seconds\x18\x06 \x01(\x01\x12\x15\n\ridentity_path\x18\x07 \x01(\t\"\x1f\n\nDhtStarted\x12\x11\n\taddresses\x18\x01 \x03(\t\"g\n\nStoreEntry\x12\x12\n\ndictionary\x18\x01 \x01(\t\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x12\n\nexpires_at\x18\x04 \x01(\x01\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"\'\n\x0b\x45ntryStored\x12\x18\n\x10stored_elsewhere\x18\x01 \x01(\x08\"$\n\x0eReadDictionary\x12\x12\n\ndictionary\x18\x01 \x01(\t\"E\n\x0f\x44ictionaryEntry\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x12\n\nexpires_at\x18\x03 \x01(\x01\">\n\nDictionary\x12\x30\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1f.spes_peer.wire.DictionaryEntry\"4\n\tDhtHealth\x12\x16\n\x0enum_neighbours\x18\x01 \x01(\r\x12\x0f\n\x07trouble\x18\x02 \x01(\t\" \n\x0b\x41\x64\x64\x44htPeers\x12\x11\n\taddresses\x18\x01 \x03(\t\"\x88\x01\n\x0bStartLibp2p\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0c\n\x04seed\x18\x03 \x01(\x0c\x12\x10\n\x08is_relay\x18\x04 \x01(\x08\x12\x0e\n\x06relays\x18\x05 \x03(\t\x12\x16\n\x0einbound_socket\x18\x06 \x01(\t\x12\x15\n\rtunnel_folder\x18\x07 \x01(\t\"\"\n\rLibp2pStarted\x12\x11\n\taddresses\x18\x01 \x03(\t\"%\n\x10RelayedAddresses\x12\x11\n\taddresses\x18\x01 \x03(\t\"0\n\nOpenTunnel\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\"#\n\x0cTunnelOpened\x12\x13\n\x0bsocket_path\x18\x01 \x01(\t\"\xd7\x01\n\x0bOpenTrainer\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x13\n\x0b\x62lob_folder\x18\x02 \x01(\t\x12\x14\n\x0cstate_folder\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0bnum_threads\x18\x05 \x01(\r\x12\x0f\n\x07peer_id\x18\x06 \x01(\t\x12\x10\n\x08resident\x18\x07 \x01(\t\x12\x15\n\rcheckpointing\x18\x08 \x01(\t\x12\x16\n\x0eoptimizer_bits\x18\t \x01(\r\x12\x14\n\x0cmemory_bytes\x18\n \x01(\x04\"O\n\rTrainerOpened\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x13\n\x0bmax_subsets\x18\x02 \x01(\r\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\"E\n\tLoadState\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockName\"!\n\x0bStateLoaded\x12\x12\n\nstate_root\x18\x01 \x01(\t\"3\n\x0eMeasureHeldOut\x12\r\n\x05slice\x18\x01 \x01(\r\x12\x12\n\nnum_slices\x18\x02 \x01(\r\"+\n\x07HeldOut\x12\x10\n\x08loss_sum\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\"\xab\x01\n\nTrainRound\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nfirst_step\x18\x02 \x01(\x04\x12\x11\n\tnum_steps\x18\x03 \x01(\r\x12\x0f\n\x07subsets\x18\x04 \x03(\r\x12)\n\x06ranges\x18\x05 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x1a\n\x12sequences_per_step\x18\x06 \x01(\r\x12\x0f\n\x07stop_at\x18\x07 \x01(\x01\"q\n\rTrainProgress\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nsteps_done\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x04\"\x83\x01\n\x0cRoundTrained\x12%\n\x06offers\x18\x01 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\r\x12\x12\n\ntrain_loss\x18\x04 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x05 \x01(\x01\"7\n\x0bReduceBlock\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"B\n\x0c\x42lockReduced\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x10\n\x08rejected\x18\x03 \x03(\t\"4\n\x0b\x41pplyRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x15\n\rkeep_snapshot\x18\x02 \x01(\x08\"N\n\rRecordApplied\x12\x12\n\nstate_root\x18\x01 \x01(\t\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockNameb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -66,29 +66,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TUNNELOPENED']._serialized_start=1032
   _globals['_TUNNELOPENED']._serialized_end=1067
   _globals['_OPENTRAINER']._serialized_start=1070
-  _globals['_OPENTRAINER']._serialized_end=1198
-  _globals['_TRAINEROPENED']._serialized_start=1200
-  _globals['_TRAINEROPENED']._serialized_end=1279
-  _globals['_LOADSTATE']._serialized_start=1281
-  _globals['_LOADSTATE']._serialized_end=1350
-  _globals['_STATELOADED']._serialized_start=1352
-  _globals['_STATELOADED']._serialized_end=1385
-  _globals['_MEASUREHELDOUT']._serialized_start=1387
-  _globals['_MEASUREHELDOUT']._serialized_end=1438
-  _globals['_HELDOUT']._serialized_start=1440
-  _globals['_HELDOUT']._serialized_end=1483
-  _globals['_TRAINROUND']._serialized_start=1486
-  _globals['_TRAINROUND']._serialized_end=1657
-  _globals['_TRAINPROGRESS']._serialized_start=1659
-  _globals['_TRAINPROGRESS']._serialized_end=1772
-  _globals['_ROUNDTRAINED']._serialized_start=1775
-  _globals['_ROUNDTRAINED']._serialized_end=1906
-  _globals['_REDUCEBLOCK']._serialized_start=1908
-  _globals['_REDUCEBLOCK']._serialized_end=1963
-  _globals['_BLOCKREDUCED']._serialized_start=1965
-  _globals['_BLOCKREDUCED']._serialized_end=2031
-  _globals['_APPLYRECORD']._serialized_start=2033
-  _globals['_APPLYRECORD']._serialized_end=2085
-  _globals['_RECORDAPPLIED']._serialized_start=2087
-  _globals['_RECORDAPPLIED']._serialized_end=2165
+  _globals['_OPENTRAINER']._serialized_end=1285
+  _globals['_TRAINEROPENED']._serialized_start=1287
+  _globals['_TRAINEROPENED']._serialized_end=1366
+  _globals['_LOADSTATE']._serialized_start=1368
+  _globals['_LOADSTATE']._serialized_end=1437
+  _globals['_STATELOADED']._serialized_start=1439
+  _globals['_STATELOADED']._serialized_end=1472
+  _globals['_MEASUREHELDOUT']._serialized_start=1474
+  _globals['_MEASUREHELDOUT']._serialized_end=1525
+  _globals['_HELDOUT']._serialized_start=1527
+  _globals['_HELDOUT']._serialized_end=1570
+  _globals['_TRAINROUND']._serialized_start=1573
+  _globals['_TRAINROUND']._serialized_end=1744
+  _globals['_TRAINPROGRESS']._serialized_start=1746
+  _globals['_TRAINPROGRESS']._serialized_end=1859
+  _globals['_ROUNDTRAINED']._serialized_start=1862
+  _globals['_ROUNDTRAINED']._serialized_end=1993
+  _globals['_REDUCEBLOCK']._serialized_start=1995
+  _globals['_REDUCEBLOCK']._serialized_end=2050
+  _globals['_BLOCKREDUCED']._serialized_start=2052
+  _globals['_BLOCKREDUCED']._serialized_end=2118
+  _globals['_APPLYRECORD']._serialized_start=2120
+  _globals['_APPLYRECORD']._serialized_end=2172
+  _globals['_RECORDAPPLIED']._serialized_start=2174
+  _globals['_RECORDAPPLIED']._serialized_end=2252
 # @@protoc_insertion_point(module_scope)

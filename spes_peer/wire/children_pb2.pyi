@@ -149,20 +149,28 @@ class TunnelOpened(_message.Message):
     def __init__(self, socket_path: _Optional[str] = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
-    __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id")
+    __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     BLOB_FOLDER_FIELD_NUMBER: _ClassVar[int]
     STATE_FOLDER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NUM_THREADS_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTING_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_BITS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     manifest: bytes
     blob_folder: str
     state_folder: str
     device: str
     num_threads: int
     peer_id: str
-    def __init__(self, manifest: _Optional[bytes] = ..., blob_folder: _Optional[str] = ..., state_folder: _Optional[str] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., peer_id: _Optional[str] = ...) -> None: ...
+    resident: str
+    checkpointing: str
+    optimizer_bits: int
+    memory_bytes: int
+    def __init__(self, manifest: _Optional[bytes] = ..., blob_folder: _Optional[str] = ..., state_folder: _Optional[str] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., peer_id: _Optional[str] = ..., resident: _Optional[str] = ..., checkpointing: _Optional[str] = ..., optimizer_bits: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class TrainerOpened(_message.Message):
     __slots__ = ("device", "max_subsets", "tokens_per_second")

@@ -1,0 +1,121 @@
+"""`spes-peer plan`: what a machine could take on of a run, before anything is downloaded. Needs no torch."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from spes_peer.errors import BadConfiguration
+from spes_peer.run.manifest import RunFile, parse_run_file
+from spes_peer.run.presets import PRESETS
+from spes_peer.training.plan import Checkpointing, Plan, Resident, choices_for, memory_plan
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
+
+
+def add_plan_command(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="how much of a run fits into this machine's memory",
+        description="Show where memory goes when a run's model is trained, and how many subsets of experts fit.",
+        epilog="example: spes-peer plan --preset spes-2b --memory 16GB --resident int8 --optimizer-bits 8",
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--preset", choices=sorted(PRESETS), help="a model that comes with the program")
+    which.add_argument("--run-file", type=Path, metavar="FILE", help="a run.toml")
+    parser.add_argument("--memory", type=size, required=True, metavar="SIZE", help="of the device, such as 24GB")
+    parser.add_argument("--subsets", type=int, default=0, metavar="N", help="plan for N subsets (as many as fit)")
+    add_memory_choices(parser)
+    parser.add_argument("--cpu", action="store_true", help="plan for a CPU, which computes in fp32 (for a GPU)")
+    parser.add_argument("--json", action="store_true", help="print it for programs")
+    parser.set_defaults(run=_run, log_level="WARNING")
+
+
+def add_memory_choices(parser: Any) -> None:
+    """What a machine chooses for itself to make more fit; `join` has these too."""
+    parser.add_argument(
+        "--resident",
+        choices=get_args(Resident),
+        default="",
+        help="precision of the experts that others train (bf16 on a GPU, fp32 on a CPU)",
+    )
+    parser.add_argument(
+        "--checkpointing",
+        choices=get_args(Checkpointing),
+        default="auto",
+        help="make activations again in the backward pass: slower by about a third, far smaller (%(default)s)",
+    )
+    parser.add_argument(
+        "--optimizer-bits",
+        type=int,
+        choices=(32, 8),
+        default=32,
+        help="of each value of the optimizer's two moments; 8 needs torchao (%(default)s)",
+    )
+
+
+def size(text: str) -> int:
+    """Bytes: "24GB" is 24·10⁹, "24GiB" 24·2³⁰."""
+    if (found := _SIZE.fullmatch(text.strip())) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 24GB or 16GiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def table(plan: Plan) -> str:
+    """For a person."""
+    rows = [*plan.rows, ("on the device", plan.total_bytes), None, *plan.host_rows, ("on the host", plan.host_bytes)]
+    lines = []
+    for row in rows:
+        if row is None:
+            lines.append("")
+            continue
+        what, size_bytes = (row.what, row.size_bytes) if not isinstance(row, tuple) else row
+        lines.append(f"{what:<22}{size_bytes / 1e9:>9.2f} GB")
+    return "\n".join([*lines, "", _verdict(plan)])
+
+
+def _run(options: argparse.Namespace) -> int:
+    choices = choices_for(not options.cpu, options.resident, options.checkpointing, options.optimizer_bits)
+    run = _run_file(options)
+    if not 0 <= options.subsets <= run.training.num_subsets:
+        raise BadConfiguration(f"the run has {run.training.num_subsets} subsets, not {options.subsets}")
+    plan = memory_plan(run, options.memory, choices, options.subsets)
+    print(json.dumps(as_json(plan), indent=2) if options.json else table(plan))
+    return 0 if plan.fits else 1
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """All of it, in bytes, sequences and subsets."""
+    return {
+        "fits": plan.fits,
+        "num_subsets": plan.num_subsets if plan.fits else 0,
+        "micro_batch_sequences": plan.micro_batch,
+        "checkpointing": plan.checkpoints,
+        "memory_bytes": plan.memory_bytes,
+        "needed_bytes": plan.needed_bytes,
+        "total_bytes": plan.total_bytes,
+        "host_bytes": plan.host_bytes,
+        "device": {row.what: row.size_bytes for row in plan.rows},
+        "host": {row.what: row.size_bytes for row in plan.host_rows},
+    }
+
+
+def _run_file(options: argparse.Namespace) -> RunFile:
+    if options.preset:
+        return parse_run_file(PRESETS[options.preset], options.preset)
+    try:
+        return parse_run_file(options.run_file.read_text(), options.run_file.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"cannot read {options.run_file}: {error}") from None
+
+
+def _verdict(plan: Plan) -> str:
+    spare = (plan.memory_bytes - plan.needed_bytes) / 1e9
+    how = f"micro-batches of {plan.micro_batch} sequence{'s' if plan.micro_batch > 1 else ''}"
+    how += ", activations made again in the backward pass" if plan.checkpoints else ""
+    if not plan.fits:
+        return f"Does not fit: {-spare:.1f} GB too little, even with {how}."
+    subsets = f"{plan.num_subsets} subset{'s' if plan.num_subsets > 1 else ''}"
+    return f"{subsets} would fit, in {how}; {spare:.1f} GB to spare."
