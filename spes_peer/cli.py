@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from spes_peer import __version__
+from spes_peer.bench.command import add_bench_command
+from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.run.presets import PRESETS
+from spes_peer.training.plan_command import add_memory_choices, add_plan_command, size
 
 INTERRUPTED = 130
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -146,6 +149,10 @@ def _parser() -> argparse.ArgumentParser:
     leave = _add_control(commands, "leave", "finish the round, tell the others, and end the daemon", _leave)
     leave.add_argument("--at-once", action="store_true", help="do not wait for the round to end")
     _add_run(commands)
+    add_log_level(add_import_command(commands))
+    add_log_level(add_export_command(commands))
+    add_plan_command(commands)
+    add_bench_command(commands)
     version = commands.add_parser("version", help="print this program's version and those of what it stands on")
     version.set_defaults(run=_version, log_level="INFO")
     return parser
@@ -205,6 +212,14 @@ def _add_join(commands: Any) -> None:
     device.add_argument(
         "--max-subsets", type=count, default=0, metavar="N", help="train at most so many subsets; 0: what fits (0)"
     )
+    device.add_argument(
+        "--memory",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="use at most so much of the device, such as 20GB (all free)",
+    )
+    add_memory_choices(device)
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
     add_with_parent(display)
@@ -225,6 +240,10 @@ def _join(options: argparse.Namespace) -> int:
         device=options.device,
         num_threads=options.threads,
         max_subsets=options.max_subsets,
+        memory_bytes=options.memory,
+        resident=options.resident,
+        checkpointing=options.checkpointing,
+        optimizer_bits=options.optimizer_bits,
     )
     daemon = Daemon(settings)
     if options.no_tui or not _can_draw():
