@@ -280,6 +280,26 @@ def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path) -> Non
     assert restarted.train_round(work).offers == swarm.trainers[peer].train_round(work).offers
 
 
+def test_a_trainer_with_every_saving_learns_and_goes_on_exactly_after_a_restart(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    savings = {"resident": "int4", "checkpointing": "on", "optimizer_bits": 8}
+    swarm = Swarm.create(tmp_path / "exact", (0,), (1,))
+    swarm.trainers = {
+        peer: open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer, **savings) for peer in swarm.trainers
+    }
+    for trainer in swarm.trainers.values():
+        trainer.load_state(LoadState(0, swarm.genesis))
+    losses = [swarm.held_out_loss()]
+    for _ in range(2):
+        snapshots = swarm.apply(swarm.updates(swarm.train()), keep_snapshot=True)
+        losses.append(swarm.held_out_loss())
+    assert losses[2] < losses[1] < losses[0] - 0.5
+    restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, PEERS[0], **savings)
+    restarted.load_state(LoadState(2, snapshots[PEERS[0]].blocks))
+    work = swarm.work(PEERS[0])
+    assert restarted.train_round(work).offers == swarm.trainers[PEERS[0]].train_round(work).offers
+
+
 def test_a_checkpoint_of_an_earlier_round_gives_its_moments_only(tmp_path: Path) -> None:
     swarm = Swarm.create(tmp_path, (0, 1))
     peer = PEERS[0]

@@ -66,8 +66,11 @@ def record_of(round: int, updates: tuple[Update, ...] = (), merge_alpha: float =
     )
 
 
-def open_trainer(manifest: Manifest, blobs: BlobStore, folder: Path, peer_id: PeerId, device: str = "cpu") -> Trainer:
-    return Trainer(OpenTrainer(manifest.to_bytes(), str(blobs.folder), str(folder / peer_id), device, 1, peer_id))
+def open_trainer(
+    manifest: Manifest, blobs: BlobStore, folder: Path, peer_id: PeerId, device: str = "cpu", **choices: Any
+) -> Trainer:
+    request = OpenTrainer(manifest.to_bytes(), str(blobs.folder), str(folder / peer_id), device, 1, peer_id, **choices)
+    return Trainer(request)
 
 
 @dataclasses.dataclass
