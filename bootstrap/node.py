@@ -95,7 +95,7 @@ async def _announce(node: Node) -> None:
     """Keep this node's entry and head in the DHT, and know who else is there."""
     assert node.directory is not None
     while True:
-        node.addresses_changed.clear()
+        node.announce_soon.clear()
         try:
             await node.announce()
             await node.directory.publish_head(Head(node.head_round, node.head_hash))
@@ -104,4 +104,4 @@ async def _announce(node: Node) -> None:
         with contextlib.suppress(TimeoutError):
             seconds = node.manifest.timing.dht_beat_seconds if node.head_round else _CROWD_SECONDS
             async with asyncio.timeout(seconds):
-                await node.addresses_changed.wait()
+                await node.announce_soon.wait()

@@ -11,13 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from spes_peer.errors import PeerError
-from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.coordinator import on_connected, on_gone, on_message, on_time, start, waiting
 from spes_peer.rounds.messages import FROM_MEMBER, CoordinatorBeat
-from spes_peer.rounds.phases import Finished, Outgoing, Rules, Step
-from spes_peer.run.records import SealedRecord
+from spes_peer.rounds.phases import Outgoing, Rules, Step
+from spes_peer.run.records import CertifiedRecord
 from spes_peer.run.signed import ReplayGuard, Signed, open_any
 
 logger = logging.getLogger(__name__)
@@ -26,24 +25,16 @@ Send = Callable[[Signed], None]
 
 
 class Coordinating:
-    """Coordinates for as long as `run` runs. `on_record` is called with each record that takes effect."""
+    """Coordinates for as long as `run` runs."""
 
     def __init__(self, node: Node, finish_after: int | None = None) -> None:
         assert node.chain.head is not None
-        self.on_record: Callable[[SealedRecord], None] = lambda _record: None
         self._node = node
         self._members: dict[PeerId, Send] = {}
         self._replays = ReplayGuard()
         self._last_beat: CoordinatorBeat | None = None
-        self._state = start(Rules(node.layout, finish_after), node.chain.head, time.time(), _new_term(node))
-
-    @property
-    def is_finished(self) -> bool:
-        return isinstance(self._state.phase, Finished)
-
-    @property
-    def num_attending(self) -> int:
-        return len(self._members)
+        term = node.folder.next_number("term")  # members sign once in each
+        self._state = start(Rules(node.layout, finish_after), node.chain.head, time.time(), term)
 
     async def run(self) -> None:
         """Let time pass and tell members every heartbeat what the round waits for; ends by cancellation."""
@@ -82,23 +73,25 @@ class Coordinating:
         self._do(on_message(self._state, signed, message, time.time()))
 
     def _do(self, step: Step) -> None:
-        """Take the core's decision: state first, then disk, then words."""
+        """Take the core's decision: disk first, then state, then words."""
+        if step.certified is not None:
+            self._keep(step.certified)
         phase_before = self._state.phase.name
         self._state = step.state
-        if step.certified is not None:
-            sealed = self._node.chain.append(step.certified)
-            logger.info(
-                "record certified round=%d signatures=%d roster=%d updates=%d",
-                sealed.round,
-                len(step.certified.signatures),
-                len(sealed.record.roster),
-                len(sealed.record.updates),
-            )
-            self.on_record(sealed)
         for outgoing in step.outgoing:
             self._send(outgoing)
         if self._state.phase.name != phase_before:
             self._beat()
+
+    def _keep(self, certified: CertifiedRecord) -> None:
+        sealed = self._node.chain.append(certified)
+        logger.info(
+            "record certified round=%d signatures=%d roster=%d updates=%d",
+            sealed.round,
+            len(certified.signatures),
+            len(sealed.record.roster),
+            len(sealed.record.updates),
+        )
 
     def _send(self, outgoing: Outgoing) -> None:
         signed = self._node.signer.sign(outgoing.message)
@@ -113,11 +106,3 @@ class Coordinating:
             logger.info("%s: %s", beat.phase, beat.why)
         self._last_beat = beat
         self._send(Outgoing(None, beat))
-
-
-def _new_term(node: Node) -> int:
-    """A term that this node has never used: members sign once in each."""
-    path = node.folder.path / "term"
-    term = int(path.read_text()) + 1 if path.exists() else 0
-    write_whole(path, str(term).encode())
-    return term

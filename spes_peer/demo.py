@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.control import ControlClient
-from spes_peer.errors import ChildFailed, SpesError, UserError
+from spes_peer.errors import ChildFailed, SpesError, UserError, first_in
 from spes_peer.files import write_whole
 from spes_peer.organize import create_run, run_file_text
 from spes_peer.run.manifest import Manifest, parse_manifest, parse_run_file
@@ -164,8 +164,8 @@ class _Demo:
                 await self._until_done()
                 for watcher in watchers:
                     watcher.cancel()
-        except* SpesError as failures:  # the first is the reason, the others follow from it
-            raise _first(failures) from None
+        except* SpesError as failures:
+            raise first_in(failures) from None
 
     async def _start_bootstrap(self, folder: Path) -> str:
         finish = ["--finish-after", str(self.settings.num_rounds)] if self.settings.num_rounds else []
@@ -286,12 +286,6 @@ class _Demo:
     def _say(self, text: str) -> None:
         if not self.is_drawn:
             print(text, flush=True)
-
-
-def _first(failures: BaseExceptionGroup[SpesError]) -> SpesError:
-    """The first of the errors in a group of groups."""
-    first = failures.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def merge_rounds(statuses: list[Status]) -> list[dict[str, Any]]:

@@ -21,6 +21,12 @@ class SpesError(Exception):
     """Root of the tree. Its text is a sentence for a person."""
 
 
+def first_in(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first error of tasks that ran together: the reason, from which the others follow."""
+    first = group.exceptions[0]
+    return first_in(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 class UserError(SpesError):
     """Reaches the top of a command: printed as one line, then `exit_code`."""
 

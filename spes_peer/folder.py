@@ -65,6 +65,17 @@ class StateFolder:
     def snapshots(self) -> Path:
         return self.path / SNAPSHOTS_FILE
 
+    def next_number(self, name: str, at_least: int = 0) -> int:
+        """A number that this folder has never given under `name`, higher than all before; kept in a file."""
+        path = self.path / name
+        try:
+            last = int(path.read_bytes()) if path.exists() else -1
+        except ValueError:
+            raise BadConfiguration(f"{path} is damaged; put back a copy that is whole") from None
+        number = max(at_least, last + 1)
+        write_whole(path, str(number).encode())
+        return number
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process, or refuse and name the one that does."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import Unreachable
+from spes_peer.errors import SpesError, Unreachable, first_in
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -72,16 +72,21 @@ class Node:
         self.identity = Identity.load_or_create(folder.identity_key)
         self.tls = TlsIdentity.generate()
         self.chain = Chain(folder.path, self.manifest.organizers, signed.run_id)
-        self.signer = Signer(self.identity, signed.run_id, time.time_ns(), lambda: self.head_hash)
+        # by the clock, so that a key copied to another machine rises there too; by disk, where the clock has gone back
+        incarnation = folder.next_number("incarnation", at_least=time.time_ns())
+        self.signer = Signer(self.identity, signed.run_id, incarnation, lambda: self.head_hash)
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic()
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(self.signer, self.traffic, self._open_tunnel)
         self.fetcher = Fetcher(self.holdings, self.connections, self.manifest.timing.fetch_stall_seconds)
-        self.addresses_changed = asyncio.Event()
+        self.announce_soon = asyncio.Event()
+        """Set when others should know soon what this node says of itself."""
         self.state = PeerState.JOINING
         self.max_subsets = 0
         self.entries: dict[PeerId, PeerEntry] = {}
+        self._listed_at: dict[PeerId, float] = {}
+        """When the DHT last had the entry, by the monotonic clock."""
         self.on_attend: OnAttend | None = None
         """Set by a node that coordinates."""
         self.list_snapshots: Callable[[], Sequence[Snapshot]] = tuple
@@ -121,9 +126,12 @@ class Node:
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)
             # hivemind and py-libp2p take seconds to import: both at once
-            async with asyncio.TaskGroup() as starting:
-                libp2p = starting.create_task(self._start_libp2p(known, stack))
-                directory = starting.create_task(self._start_directory(known, stack))
+            try:
+                async with asyncio.TaskGroup() as starting:
+                    libp2p = starting.create_task(self._start_libp2p(known, stack))
+                    directory = starting.create_task(self._start_directory(known, stack))
+            except* SpesError as failures:
+                raise first_in(failures) from None
             self.libp2p, self.directory = libp2p.result(), directory.result()
             yield
 
@@ -137,7 +145,7 @@ class Node:
             relays=() if self.settings.inbound else tuple(relays),
             inbound_socket=self.folder.peer_socket,
             folder=self.folder.path,
-            on_addresses=lambda _addresses: self.addresses_changed.set(),  # others should know soon
+            on_addresses=lambda _addresses: self.announce_soon.set(),
         )
         stack.push_async_callback(node.close)
         return node
@@ -201,9 +209,20 @@ class Node:
         await self.refresh_entries()
 
     async def refresh_entries(self) -> None:
+        """Take what the DHT has, and forget whom it has not had for a lease, unless the newest record needs it."""
         assert self.directory is not None
         for entry in (await self.directory.read_entries()).values():
             self.take_entry(entry)
+        record = self.chain.head.record if self.chain.head else None
+        needed = {*record.candidates, *(entry.peer_id for entry in record.roster)} if record else set(self.entries)
+        for peer_id in [peer for peer in self.entries if peer not in needed]:
+            if self.unlisted_seconds(peer_id) > self.manifest.timing.lease_seconds:
+                del self.entries[peer_id], self._listed_at[peer_id]
+                self.connections.forget(peer_id)
+
+    def unlisted_seconds(self, peer_id: PeerId) -> float:
+        """How long the DHT has not had the entry of a node in `entries`."""
+        return time.monotonic() - self._listed_at[peer_id]
 
     def take_entry(self, entry: PeerEntry) -> None:
         """Remember how to reach a node; an older start of it is ignored."""
@@ -211,6 +230,7 @@ class Node:
         if entry.peer_id == self.peer_id or (held and _moment(held) > _moment(entry)):
             return
         self.entries[entry.peer_id] = entry
+        self._listed_at[entry.peer_id] = time.monotonic()
         self.connections.update_entry(entry)
 
     def others(self) -> tuple[PeerId, ...]:

@@ -45,6 +45,7 @@ class Child:
         self.ended = asyncio.Event()
         self.on_event: Callable[[Message], None] = lambda _message: None
         self._socket = end
+        self._has_spoken = False
         self._numbers = 0
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._sending = asyncio.Lock()
@@ -107,7 +108,12 @@ class Child:
                 raise
 
     async def stop(self) -> None:
-        """Close the child's input, which asks it to end; kill it if it does not within `STOP_SECONDS`."""
+        """Close the child's input, which asks it to end; kill it if it does not within `STOP_SECONDS`.
+
+        One that has not said a word is still importing its libraries, hears nothing and has nothing to put in order.
+        """
+        if not self._has_spoken:
+            self.kill()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         try:
@@ -147,6 +153,7 @@ class Child:
                     future.set_exception(ChildFailed(f"the {self.name} process has ended"))
 
     def _take(self, frame: Frame) -> None:
+        self._has_spoken = True
         if frame.id == 0:
             self.on_event(frames.message_in(frame))
         elif (future := self._waiting.get(frame.id)) and not future.done():

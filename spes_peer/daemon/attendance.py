@@ -7,13 +7,12 @@ again what still matters (`on_open`).
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
 
-from spes_peer.errors import PeerError, SpesError, Unreachable
+from spes_peer.errors import BadSignature, PeerError, SpesError, Unreachable
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
@@ -31,7 +30,7 @@ _OUTBOX_MESSAGES = 10_000
 
 
 class Attendance:
-    """Attends the first of `candidates` that can be reached, for as long as `run` runs."""
+    """Attends the first of `candidates` that coordinates, for as long as `run` runs."""
 
     def __init__(
         self,
@@ -42,8 +41,9 @@ class Attendance:
     ) -> None:
         self.on_message: Callable[[PeerId, Any], None] = lambda _sender, _message: None
         self.on_open: Callable[[], Iterable[Any]] = lambda: ()
+        self.on_lost: Callable[[str], None] = lambda _why: None
+        """Called with the reason after every round of candidates of whom none coordinates."""
         self.coordinator: PeerId | None = None
-        self.heard_at = 0.0
         self._connections = connections
         self._signer = signer
         self._candidates = candidates
@@ -60,37 +60,39 @@ class Attendance:
         """Attend for ever; ends by cancellation."""
         retry_seconds = _FIRST_RETRY_SECONDS
         while True:
+            reasons = []
             for candidate in self._candidates():
-                opened_at = time.monotonic()
                 try:
                     await self._attend(candidate)
-                except (SpesError, grpc.RpcError) as error:
-                    reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-                    logger.warning("lost the coordinator peer=%s reason=%s", candidate[-8:], reason)
-                    self._connections.drop(candidate)
-                if time.monotonic() - opened_at > self._silence_seconds:
-                    retry_seconds = _FIRST_RETRY_SECONDS
+                    reasons.append(f"{candidate} ended the stream")
+                except SpesError as error:
+                    reasons.append(str(error))
+                if self.coordinator is not None:
+                    logger.warning("lost the coordinator reason=%s", reasons[-1])
+                    self.coordinator, retry_seconds = None, _FIRST_RETRY_SECONDS
+            self.on_lost("; ".join(reasons) or "the record names none but this peer")
             await asyncio.sleep(retry_seconds)
             retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
 
     async def _attend(self, candidate: PeerId) -> None:
+        """Until `candidate` ends the stream, as a node that does not coordinate does at once. Raises `PeerError` when
+        it cannot be reached, breaks off or falls silent."""
         link = await self._connections.to(candidate)
-        call = link.stub.Attend(metadata=link.metadata())
-        self._outbox = asyncio.Queue()
-        for message in self.on_open():
-            self._outbox.put_nowait(message)
-        writing = asyncio.create_task(self._write(link, call, self._outbox))
-        try:
-            async for message in self._read(link, call):
-                self.coordinator = candidate
-                self.heard_at = time.time()
-                self.on_message(candidate, message)
-        finally:
-            self.coordinator = None
-            self._outbox = None
-            writing.cancel()
-            call.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+        with link.our_errors():
+            call = link.stub.Attend(metadata=link.metadata())
+            self._outbox = asyncio.Queue()
+            for message in self.on_open():
+                self._outbox.put_nowait(message)
+            writing = asyncio.create_task(self._write(link, call, self._outbox))
+            try:
+                async for message in self._read(link, call):
+                    self.coordinator = candidate
+                    self.on_message(candidate, message)
+            finally:
+                self._outbox = None
+                writing.cancel()
+                call.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
 
     async def _write(self, link: Link, call: Any, outbox: "asyncio.Queue[Any]") -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader meets the same end and says so
@@ -106,13 +108,16 @@ class Attendance:
                 async with asyncio.timeout(self._silence_seconds):
                     received = await call.read()
             except TimeoutError:
+                self._connections.drop(link.peer_id)  # whatever carries it may be dead without knowing
                 raise Unreachable(f"the coordinator said nothing for {self._silence_seconds:g} s") from None
             if received is grpc.aio.EOF:  # type: ignore[attr-defined]
-                raise Unreachable("the coordinator closed the stream")
+                return
             link.count_received(received)
             try:
                 signed = convert.from_message(Signed, received)
                 message = open_any(signed, _KINDS, self._signer.run_id)
+                if signed.peer_id != link.peer_id:
+                    raise BadSignature(f"a message of {signed.peer_id} from another peer")
                 self._replays.accept(signed)
             except PeerError as error:
                 logger.warning("dropped a message of the coordinator reason=%s", error)

@@ -4,14 +4,14 @@ Claims only lead to the roster, which is the authority; see DESIGN's "Membership
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 
-import grpc
-
-from spes_peer.errors import BadMessage, PeerError, SpesError
+from spes_peer.errors import BlobMissing, PeerError, SpesError, Unreachable
 from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
 from spes_peer.membership.claims import choose_subsets, conflicts
 from spes_peer.membership.directory import Directory
@@ -29,33 +29,41 @@ _MAX_LOOKS = 30
 
 
 async def fetch_records(
-    chain: Chain, connections: Connections, sources: Sequence[PeerId], timeout_seconds: float
-) -> int:
-    """Append what `sources` have and we lack, verified; the number of new records. A source that fails is left for
-    the next; `PeerError` when all fail."""
-    before = chain.num_records
-    failure: Exception | None = None
+    chain: Chain, connections: Connections, sources: Sequence[PeerId], stall_seconds: float
+) -> None:
+    """Append what the first of `sources` that answers has and we lack, verified. One that fails, or sends nothing for
+    `stall_seconds`, is left for the next; `Unreachable` when all fail."""
+    reasons = []
     for source in sources:
         try:
             link = await connections.to(source)
-            call = link.stub.Records(
-                RecordsRequest(from_round=chain.num_records), metadata=link.metadata(), timeout=timeout_seconds
-            )
-            async for message in call:
-                chain.append(convert.from_message(CertifiedRecord, message))
-        except (PeerError, grpc.aio.AioRpcError) as error:
+            while await _fetch_some(chain, link, stall_seconds):
+                pass
+            return
+        except (PeerError, BlobMissing) as error:
             logger.info("no records from a peer peer=%s reason=%s", source[-8:], error)
-            failure = error
-            continue
-        return chain.num_records - before
-    raise BadMessage(f"nobody could give the records of this run: {failure}")
+            reasons.append(str(error))
+    raise Unreachable(f"nobody gives the records of this run: {'; '.join(reasons) or 'nobody is known'}")
+
+
+async def _fetch_some(chain: Chain, link: Link, stall_seconds: float) -> bool:
+    """As many records as a node gives in one call; whether there were any."""
+    before = chain.num_records
+    request = RecordsRequest(from_round=before)
+    async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
+        async for message in messages:
+            certified = convert.from_message(CertifiedRecord, message)
+            if certified.sealed.round >= chain.num_records:  # the coordinator may have told it meanwhile
+                chain.append(certified)
+    return chain.num_records > before
 
 
 class Claiming:
-    """Keeps a claim in the DHT until no rival has a better one."""
+    """Keeps a claim in the DHT: one that no rival has a better one for, or the place that the roster gives."""
 
     def __init__(self, peer_id: PeerId, layout: Layout, chain: Chain, directory: Directory) -> None:
         self.subsets: tuple[int, ...] = ()
+        """What this peer wants or has; empty when it must choose anew."""
         self.claims: dict[PeerId, Claim] = {}
         self._peer_id = peer_id
         self._layout = layout
@@ -85,15 +93,24 @@ class Claiming:
             )
             own = Claim(chosen, time.time())
             on_progress(f"claiming subset {', '.join(map(str, chosen))}")
-            try:
-                await self._directory.publish_claim(own)
-            except SpesError as error:
-                logger.warning("the claim could not be stored reason=%s", error)
+            await self._publish(own)
             await asyncio.sleep(_SECOND_LOOK_SECONDS)
         self.subsets = own.subsets
         return self.subsets
 
+    async def keep(self, subsets: tuple[int, ...]) -> None:
+        """Claim what the roster gives, without a look at others: the record is the authority."""
+        self.subsets = subsets
+        await self._publish(Claim(subsets, time.time()))
+
+    async def _publish(self, claim: Claim) -> None:
+        try:
+            await self._directory.publish_claim(claim)
+        except SpesError as error:
+            logger.warning("the claim could not be stored reason=%s", error)
+
     async def read(self) -> None:
+        """Look at everybody's claims; those of the last look stay when the DHT does not answer."""
         try:
             self.claims = await self._directory.read_claims()
         except SpesError as error:

@@ -1,7 +1,8 @@
 """A peer's part in the rounds of a run: follows the records, trains, contributes, judges what is proposed.
 
-One task follows the records (`live`); messages of the coordinator are taken as they come (`on_message`). What a round
-needs besides training is in `round_work`. Every fault of a peer costs that one message or transfer.
+One task (`live`) brings this peer to what the newest record asks of it, again after everything that changes; messages
+of the coordinator are taken as they come (`_on_message`). What a round needs besides training is in `round_work`. Every
+fault of a peer costs that one message or transfer.
 """
 
 import asyncio
@@ -17,13 +18,12 @@ from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
 from spes_peer.daemon.status import PhaseKeeper, RoundHistory
 from spes_peer.daemon.trainer_host import TrainerHost
+from spes_peer.daemon.voting import Voter
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, PeerError
-from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
-from spes_peer.rounds.ballot import Ballot
-from spes_peer.rounds.member import Own, objections
+from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     AdmissionRequest,
     Beat,
@@ -31,7 +31,6 @@ from spes_peer.rounds.messages import (
     CoordinatorBeat,
     Departure,
     Proposal,
-    RecordSignature,
     ReduceOrder,
     Refusal,
     UpdateNotice,
@@ -43,9 +42,9 @@ from spes_peer.training.work import HeldOut, TrainProgress, TrainRound
 
 logger = logging.getLogger(__name__)
 
-_RECORDS_SECONDS = 60.0
 _RETRY_SECONDS = 2.0
 _STOP_MARGIN_SECONDS = 2.0  # a step may be under way when the deadline comes
+_LONGEST_REASON = 200  # characters of others' words in ours
 
 
 class Member:
@@ -62,6 +61,7 @@ class Member:
         end: Callable[[], None],
         is_paused: bool,
     ) -> None:
+        """`spawn` runs something beside; `end` ends the daemon."""
         self.node = node
         self.trainer = trainer
         self.replica = replica
@@ -79,127 +79,142 @@ class Member:
         self._spawn = spawn
         self._end = end
         self._is_leaving = False
-        self._is_refused = False
-        self._record_came = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._opened: SealedRecord | None = None
         self._work: RoundWork | None = None
-        self._held_out: HeldOut | None = None
-        ballot = node.folder.ballot
-        self._ballot = Ballot.from_bytes(ballot.read_bytes()) if ballot.exists() else Ballot()
+        self._held_out = HeldOut(0.0, 0)
+        self._measured_round = -1
+        self._voter = Voter(node.folder.ballot, node.layout)
         self.attendance.on_message = self._on_message
         self.attendance.on_open = self._still_to_say
+        self.attendance.on_lost = self._on_lost
+        replica.on_applied = self._on_applied
         trainer.on_progress = self._on_progress
         trainer.on_restart = self._on_trainer_restart
 
     # ---- following the records ----
 
     async def live(self) -> None:
-        """Bring the state to the newest record, take part in the round it opened, wait for the next; for ever."""
+        """Do what the newest record asks of this peer, again after every change; for ever."""
         await self._first_records()
-        self._open_work(self.head)  # after a quick restart there may be a place to take up
+        self._open_work()
         self._spawn(self.attendance.run())
-        if not self.is_paused:
-            await self._claim()
-            self._request_admission()
+        trouble = ""
         while True:
+            self._changed.clear()
             try:
-                await self._one_round()
+                await self._follow(self.head)
             except (PeerError, ChildFailed, BlobMissing) as error:
-                logger.warning("trying again reason=%s", error)
+                if trouble != (trouble := str(error)):
+                    logger.warning("trying again reason=%s", error)
                 self._say("syncing", f"trying again: {error}")
                 await asyncio.sleep(_RETRY_SECONDS)
-                await self.trainer.until_ready()
+            else:
+                trouble = ""
+                await self._until_changed()
 
     async def _first_records(self) -> None:
         while True:
             self._say("syncing", "fetching the records of the run")
             try:
-                await fetch_records(self.node.chain, self.node.connections, self.node.others()[::-1], _RECORDS_SECONDS)
-                return
+                await self._fetch_records(self.node.others()[::-1])
             except PeerError as error:
-                if self.node.chain.head is not None:
-                    return
-                self._say("syncing", f"no records yet: {error}")
-                await asyncio.sleep(_RETRY_SECONDS)
+                if self.node.chain.head is None:
+                    self._say("syncing", f"no records yet: {error}")
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+            return
 
-    async def _one_round(self) -> None:
-        record = self.head
+    async def _fetch_records(self, sources: Sequence[PeerId]) -> None:
+        stall_seconds = self.node.manifest.timing.fetch_stall_seconds
+        await fetch_records(self.node.chain, self.node.connections, sources, stall_seconds)
+        self._open_work()
+
+    async def _follow(self, record: SealedRecord) -> None:
+        """Bring the state to `record`; then take part in the round it opened, or seek a place in the next."""
         await self._bring_state_to(record)
+        work = self._work
         if record.record.is_final:
-            await self._finish(record)
-        entry = record.record.entry_of(self.node.peer_id)
-        if entry is not None and self.is_member:
-            await self._train(record, entry)
-        else:
-            self._wait_for_a_place(record)
-        await self._next_record(record)
+            self._say("finished", f"the run ended with round {record.round - 1}; thank you")
+        elif work is None:
+            await self._seek_a_place()
+        elif work.record is record and work.contribution is None:
+            await work.unless_closed(self._train(work))
+
+    async def _until_changed(self) -> None:
+        try:
+            async with asyncio.timeout(self.node.manifest.timing.coordinator_timeout_seconds):
+                await self._changed.wait()
+        except TimeoutError:  # the coordinator's word may have been missed
+            with contextlib.suppress(PeerError):
+                await self._fetch_records(self._candidates())
 
     @property
     def head(self) -> SealedRecord:
         assert self.node.chain.head is not None
         return self.node.chain.head
 
+    @property
+    def _place(self) -> RosterEntry | None:
+        """This peer's place in the open round: given to this start of it, or to an earlier one."""
+        entry = self.head.record.entry_of(self.node.peer_id)
+        return entry if entry is not None and entry.incarnation <= self.node.signer.incarnation else None
+
     async def _bring_state_to(self, record: SealedRecord) -> None:
-        """Apply what is missing, measure the new state, and note the round that it closed."""
-        if self.replica.applied >= 0 and self.replica.applied < record.round:
-            self._say("applying", f"record {self.replica.applied + 1}")
-            following = self.node.chain.record(self.replica.applied + 1).sealed
-            if self.replica.differs_from(following):
-                logger.warning("our state is not the run's, loading it again round=%d", self.replica.applied)
-                self.replica.forget()
-        elif self.replica.applied < 0:
+        """Apply what is missing, and measure what came of it."""
+        applied = self.replica.applied
+        if applied < 0:
             self._say("syncing", "loading the public state")
-        before = self.replica.applied
+        elif applied < record.round:
+            self._say("applying", f"record {applied + 1}")
+            if self.replica.differs_from(self.node.chain.record(applied + 1).sealed):
+                logger.warning("our state is not the run's, loading it again round=%d", applied)
+                self.replica.forget()
         await self.replica.catch_up(lambda why: self._say(self._phases.name, why))
-        if self.replica.applied == before:
-            return
-        self._held_out = await self._measure(record)
-        self._note_round(record)
+        if self._measured_round != self.replica.applied:
+            await self._measure(self.replica.applied)
 
-    async def _measure(self, record: SealedRecord) -> HeldOut | None:
+    async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
-        await self._fetch_shards({self.node.manifest.data.held_out.blob: self.node.manifest.data.held_out.num_tokens})
-        roster = record.record.roster
-        if not roster and record.round:
-            roster = self.node.chain.record(record.round - 1).sealed.record.roster
+        held_out = self.node.manifest.data.held_out
+        await self._fetch_shards({held_out.blob: held_out.num_tokens})
+        chain = self.node.chain
+        roster = chain.record(round).sealed.record.roster
+        if not roster and round:
+            roster = chain.record(round - 1).sealed.record.roster
         peers = [entry.peer_id for entry in roster]
-        if self.node.peer_id not in peers:
-            return None
-        return await self.trainer.get().measure_held_out(peers.index(self.node.peer_id), len(peers))
+        self._held_out = HeldOut(0.0, 0)
+        if self.node.peer_id in peers:
+            slice = peers.index(self.node.peer_id)
+            self._held_out = await self.trainer.get().measure_held_out(slice, len(peers))
+        self._measured_round = round
+        self.history.own_held_out(round, self._held_out)
+        self._phases.touch()
 
-    def _note_round(self, record: SealedRecord) -> None:
-        """Remember what the record closed, for whoever watches."""
-        self.history.held_out(record.round, record.record.held_out_loss)
-        if record.record.updates:
-            opened_at = self.node.chain.record(record.round - 1).sealed.record.opened_at
-            self.history.close(record.record, opened_at, self.replica.state_root, self._held_out)
-
-    async def _train(self, record: SealedRecord, entry: RosterEntry) -> None:
-        """Train the round and contribute; a record that comes meanwhile ends it."""
-        manifest = self.node.manifest
-        self.node.state = PeerState.ONLINE
+    async def _train(self, work: RoundWork) -> None:
+        """Train the round and contribute."""
+        manifest, record, entry = self.node.manifest, work.record.record, work.entry
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of(entry.ranges)
         await self._fetch_shards({manifest.data.shards[i].blob: manifest.data.shards[i].num_tokens for i in needed})
-        # the deadline is by the coordinator's clock; what counts for us is how long it leaves
-        until_at = time.time() + max(0.0, record.record.deadline_at - record.record.opened_at) - _STOP_MARGIN_SECONDS
-        num_steps = manifest.training.steps_per_round_at(record.record.step)
-        self._say("training", f"{num_steps} local steps", until_at=until_at)
-        work = TrainRound(
+        stop_at = work.until_at - _STOP_MARGIN_SECONDS
+        if stop_at < time.time():  # late, and no record has overtaken us: the others cannot go on without us
+            stop_at = time.time() + manifest.timing.round_seconds
+        num_steps = manifest.training.steps_per_round_at(record.step)
+        self._say("training", f"{num_steps} local steps", until_at=stop_at)
+        task = TrainRound(
             round=record.round,
-            first_step=record.record.step,
+            first_step=record.step,
             num_steps=num_steps,
             subsets=entry.subsets,
             ranges=entry.ranges,
             sequences_per_step=entry.sequences_per_step,
-            stop_at=until_at,
+            stop_at=stop_at,
         )
-        trained = await self.trainer.get().train_round(work)
+        trained = await self.trainer.get().train_round(task)
         self.speed = trained.tokens_per_second
-        if self._work is None or self._work.round != record.round:
-            return
         self._say("contributing", "sending what was trained")
-        held_out = self._held_out or HeldOut(0.0, 0)
-        self._work.contribute(
+        work.contribute(
             Contribution(
                 round=record.round,
                 offers=trained.offers,
@@ -207,12 +222,12 @@ class Member:
                 steps=trained.steps,
                 state_root=self.replica.state_root,
                 train_loss=trained.train_loss,
-                held_out_loss_sum=held_out.loss_sum,
-                held_out_tokens=held_out.tokens,
+                held_out_loss_sum=self._held_out.loss_sum,
+                held_out_tokens=self._held_out.tokens,
                 tokens_per_second=trained.tokens_per_second,
             )
         )
-        self._say("closing", "others still train or reduce", until_at=record.record.deadline_at)
+        self._say("closing", "others still train or reduce", until_at=work.until_at)
 
     async def _fetch_shards(self, num_tokens_by_blob: dict[str, int]) -> None:
         bytes_per_token = {"uint16": 2, "uint32": 4}[self.node.manifest.data.token_dtype]
@@ -220,39 +235,42 @@ class Member:
             [(blob, count * bytes_per_token, self.node.others()) for blob, count in num_tokens_by_blob.items()]
         )
 
-    def _wait_for_a_place(self, record: SealedRecord) -> None:
+    async def _seek_a_place(self) -> None:
         if self.is_paused:
             self._say("paused", "paused by its owner; resume with: spes-peer resume")
-        elif not self._is_refused:
-            self._say("waiting", "to be admitted to the next round")
-        self._request_admission()
-
-    async def _next_record(self, record: SealedRecord) -> None:
-        """Until the chain is longer; asks for records itself when the coordinator's word may have been missed."""
-        patience_seconds = self.node.manifest.timing.coordinator_timeout_seconds
-        while self.head.round <= record.round:
-            self._record_came.clear()
-            try:
-                async with asyncio.timeout(patience_seconds):
-                    await self._record_came.wait()
-            except TimeoutError:
-                with contextlib.suppress(PeerError):
-                    await fetch_records(self.node.chain, self.node.connections, self._candidates(), _RECORDS_SECONDS)
-            if self._is_leaving and (self.head.round > record.round or not self.is_member):
-                self._end()
-
-    async def _finish(self, record: SealedRecord) -> None:
-        """The run is over: keep serving what others may still lack, until asked to leave."""
-        self._say("finished", f"the run ended with round {record.round - 1}; thank you")
-        if self._is_leaving:
-            self._end()
-        await asyncio.Future()
+        if not self._wants_a_place:
+            return
+        if not self.claiming.subsets:
+            await self.claiming.claim(self.node.max_subsets, lambda why: self._say("joining", why))
+        self._say("waiting", "to be admitted to the next round")
+        if self._wants_a_place:
+            self.attendance.send(self._admission_request())
 
     @property
-    def is_member(self) -> bool:
-        """Whether the open round has a place for this peer: given to this start of it, or to an earlier one."""
-        entry = self.head.record.entry_of(self.node.peer_id) if self.node.chain.head else None
-        return entry is not None and entry.incarnation <= self.node.signer.incarnation
+    def _wants_a_place(self) -> bool:
+        return self._work is None and not (self.is_paused or self._is_leaving)
+
+    def _open_work(self) -> None:
+        """The newest record's round is this peer's to work in, if it has a place there. Called again without need, it
+        does nothing."""
+        if self._opened is self.head:
+            return
+        self._opened = self.head
+        had_a_place, place = self._work is not None, self._place
+        if self._work is not None:
+            self._work.closed.set()
+        self._work = None
+        self.progress = None
+        if place is not None:
+            self._work = RoundWork(self.head, place, self.node, self.trainer, self.attendance.send, self._spawn)
+            if place.subsets != self.claiming.subsets:
+                self._spawn(self.claiming.keep(place.subsets))
+        elif self._is_leaving:
+            self._end()
+        elif had_a_place:
+            self.claiming.subsets = ()  # by the time this peer comes back they may be another's
+        self._show_state()
+        self._changed.set()
 
     # ---- the coordinator's messages ----
 
@@ -270,79 +288,46 @@ class Member:
             case UpdateNotice() if self._work:
                 self._work.on_notice(message)
             case Proposal():
-                self._on_proposal(sender, message)
+                incarnation = self.node.signer.incarnation
+                own = self._work.facts() if self._work else Own(self.node.peer_id, incarnation=incarnation)
+                if signature := self._voter.vote(message, sender, self.head, own):
+                    self.attendance.send(signature)
             case Refusal():
-                self._is_refused = True
-                logger.warning("the coordinator refused a message why=%s", message.why)
+                logger.warning("the coordinator refused a message why=%s", message.why[:_LONGEST_REASON])
 
     def _on_record(self, certified: CertifiedRecord) -> None:
         try:
-            if certified.sealed.round <= self.head.round:
-                return
             if certified.sealed.round > self.head.round + 1:
-                self._spawn(self._fetch_missed())
-                return
-            sealed = self.node.chain.append(certified)
+                self._spawn(self._fetch_records(self._candidates()))
+            elif certified.sealed.round > self.head.round:
+                self.node.chain.append(certified)
+                self._open_work()
         except PeerError as error:
             logger.warning("refused a record reason=%s", error)
-            return
-        self._open_work(sealed)
-        self._record_came.set()
-
-    async def _fetch_missed(self) -> None:
-        await fetch_records(self.node.chain, self.node.connections, self._candidates(), _RECORDS_SECONDS)
-        self._open_work(self.head)
-        self._record_came.set()
-
-    def _open_work(self, record: SealedRecord) -> None:
-        """The round that `record` opened is this member's to work in, if it is in the roster."""
-        if self._work is not None:
-            self._work.close()
-        self._is_refused = False
-        self.progress = None
-        self._work = None
-        if self.is_member:
-            self._work = RoundWork(record, self.node, self.trainer, self.attendance.send, self._spawn)
-        self._phases.touch()
 
     def _on_beat(self, beat: CoordinatorBeat) -> None:
         self.round_phase = beat
         if self._phases.name in ("closing", "waiting") and beat.why:
-            self._say(self._phases.name, beat.why, beat.waiting_for, beat.until_at)
+            self._say(self._phases.name, beat.why[:_LONGEST_REASON], beat.waiting_for, beat.until_at)
         self._phases.touch()
 
-    def _on_proposal(self, sender: PeerId, proposal: Proposal) -> None:
-        """Sign what follows from the rules and from what we know; the vote is on disk before it is sent."""
-        try:
-            sealed = SealedRecord.from_bytes(proposal.record)
-        except PeerError as error:
-            logger.warning("refused a proposal reason=%s", error)
-            return
-        own = self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
-        reason = objections(sealed, self.head, own, self.node.layout, sender) or self._ballot.objection(
-            sealed.round, proposal.term, sealed.hash
-        )
-        if reason:
-            logger.warning("not signing a record round=%d reason=%s", sealed.round, reason)
-            return
-        self._ballot = self._ballot.signed(sealed.round, proposal.term, sealed.hash)
-        write_whole(self.node.folder.ballot, self._ballot.to_bytes())
-        self.attendance.send(RecordSignature(sealed.round, proposal.term, sealed.hash))
+    def _on_lost(self, why: str) -> None:
+        """Nobody coordinates whom this peer can reach."""
+        self.round_phase = None
+        if self._phases.name in ("closing", "waiting"):
+            self._say(self._phases.name, f"for a coordinator: {why[:_LONGEST_REASON]}", self._candidates())
+        self.node.announce_soon.set()  # which also looks where the others are now
 
     def _still_to_say(self) -> Iterable[Any]:
         """What a coordinator that just met us must know."""
         if self._is_leaving or self.is_paused:
             yield Departure("leaving" if self._is_leaving else "paused")
-        elif not self.is_member and self.claiming.subsets:
+        elif self._wants_a_place and self.claiming.subsets:
             yield self._admission_request()
         else:
             yield self._beat()
         if self._work is not None:
             yield from self._work.said()
-
-    def _request_admission(self) -> None:
-        if not (self.is_paused or self._is_leaving or self.is_member) and self.claiming.subsets:
-            self.attendance.send(self._admission_request())
 
     def _admission_request(self) -> AdmissionRequest:
         speed = self.speed or self.trainer.opened.tokens_per_second
@@ -353,42 +338,56 @@ class Member:
     def pause(self) -> None:
         """Take no part from the next round on."""
         self.is_paused = True
-        self.node.state = PeerState.PAUSED
         self.attendance.send(Departure("paused"))
+        self._show_state()
+        self._changed.set()
 
     def resume(self) -> None:
         """Take part again, with the same subsets if the round is still open, else with what is free then."""
         self.is_paused = False
-        if self.is_in_a_round:
-            self.node.state = PeerState.ONLINE
+        if self._work is not None:
             self.attendance.send(self._admission_request())
-        else:
-            self.node.state = PeerState.JOINING
-            self._spawn(self._claim_again())
+        self._show_state()
+        self._changed.set()
 
-    async def _claim_again(self) -> None:
-        await self._claim()
-        self._say("waiting", "to be admitted to the next round")
-        self._request_admission()
-
-    async def _claim(self) -> None:
-        await self.claiming.claim(self.node.max_subsets, lambda why: self._say("joining", why))
-
-    def leave(self) -> None:
-        """Finish the open round, then end."""
+    def leave(self) -> float:
+        """End with the open round, or with the next if that is decided already: without one of two members a round
+        cannot close. The seconds after which this ends come what may."""
+        assert self._work is not None
         self._is_leaving = True
-        self.node.state = PeerState.LEAVING
         self.attendance.send(Departure("leaving"))
+        self._show_state()
+        timing = self.node.manifest.timing
+        seconds = max(0.0, self._work.until_at - time.time()) + timing.round_seconds + timing.round_grace_seconds
+        self._spawn(self._end_in(seconds))
+        return seconds
+
+    async def _end_in(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._end()
 
     def say_goodbye(self) -> None:
         """End now: the others need not wait."""
-        self.node.state = PeerState.LEAVING
+        self._is_leaving = True
         self.attendance.send(Departure("leaving"))
 
     @property
     def is_in_a_round(self) -> bool:
         """Whether there is a round to finish."""
-        return self.node.chain.head is not None and self.is_member and not self.head.record.is_final
+        return self._work is not None and not self.head.record.is_final
+
+    def _show_state(self) -> None:
+        """Tell the others what this peer is, soon."""
+        before = self.node.state
+        if self._is_leaving:
+            self.node.state = PeerState.LEAVING
+        elif self.is_paused:
+            self.node.state = PeerState.PAUSED
+        else:
+            self.node.state = PeerState.ONLINE if self._work is not None else PeerState.JOINING
+        if self.node.state != before:
+            self.node.announce_soon.set()
+        self._phases.touch()
 
     # ---- signs of life ----
 
@@ -406,7 +405,14 @@ class Member:
         self.progress = progress
         self._phases.touch()
 
+    def _on_applied(self, record: SealedRecord) -> None:
+        """Remember what the record closed, for whoever watches."""
+        self.history.held_out(record.round, record.record.held_out_loss)
+        if record.record.updates:
+            opened_at = self.node.chain.record(record.round - 1).sealed.record.opened_at
+            self.history.close(record.record, opened_at, self.replica.state_root)
+
     def _on_trainer_restart(self) -> None:
-        """The new process holds no state: load it again, which also ends what waits for the old one."""
+        """The new process holds no state."""
         self.replica.forget()
-        self._record_came.set()
+        self._changed.set()

@@ -23,7 +23,7 @@ from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.status import LogRing, PhaseKeeper, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
-from spes_peer.errors import BlobMissing, ChildFailed, PeerError, SpesError
+from spes_peer.errors import BlobMissing, ChildFailed, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.introduction import Introduction, describe
 from spes_peer.files import write_whole
@@ -52,6 +52,11 @@ class JoinSettings:
     device: str = ""
     num_threads: int = 0
     max_subsets: int = 0
+    memory_bytes: int = 0
+    """Of the device, at most; 0 takes what is free."""
+    resident: str = ""
+    checkpointing: str = "auto"
+    optimizer_bits: int = 32
 
 
 class _Ended(Exception):
@@ -71,6 +76,7 @@ class Daemon:
         self._is_paused = False
         self._member: Member | None = None
         self._tasks: asyncio.TaskGroup | None = None
+        self._main: asyncio.Task[Any] | None = None
 
     # ---- life ----
 
@@ -80,6 +86,7 @@ class Daemon:
         self._folder = StateFolder(self.settings.data_dir)
         logging.getLogger("spes_peer").addHandler(self._log)
         with self._folder.locked():
+            self._main = asyncio.current_task()
             self._take_signals()
             self._is_paused = self._pause_mark.exists()
             try:
@@ -121,6 +128,10 @@ class Daemon:
                 peer_id=node.peer_id,
                 device=self.settings.device,
                 num_threads=self.settings.num_threads,
+                resident=self.settings.resident,
+                checkpointing=self.settings.checkpointing,
+                optimizer_bits=self.settings.optimizer_bits,
+                memory_bytes=self.settings.memory_bytes,
             )
         )
 
@@ -159,6 +170,10 @@ class Daemon:
                 raise _Ended
         except* _Ended:
             logger.info("left the run")
+        except* SpesError as failures:
+            raise first_in(failures) from None
+        except* OSError as failures:
+            raise SpesError(f"cannot go on: {first_in(failures)}; mend this and start again") from None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run beside everything else; a fault of a peer or of a child in it is logged and ends it alone."""
@@ -174,19 +189,20 @@ class Daemon:
 
     def _take_signals(self) -> None:
         """The first signal ends the daemon in good order, within seconds; a second one at once."""
-        main = asyncio.current_task()
-        assert main is not None
 
-        def stop() -> None:
+        def take() -> None:
             if self._ending.is_set():
                 os._exit(130)
             logger.info("asked to end by a signal")
-            self._ending.set()
-            if self._tasks is None:  # still starting: there is nobody to say goodbye to
-                main.cancel()
+            self._stop()
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, take)
+
+    def _stop(self) -> None:
+        self._ending.set()
+        if self._tasks is None and self._main is not None:  # still starting: there is nobody to say goodbye to
+            self._main.cancel()
 
     # ---- the DHT entry ----
 
@@ -195,7 +211,7 @@ class Daemon:
         node = member.node
         assert node.directory is not None
         while True:
-            node.addresses_changed.clear()
+            node.announce_soon.clear()
             try:
                 await node.announce()
                 if node.chain.head is not None:
@@ -206,7 +222,7 @@ class Daemon:
             self.board.touch()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._announce_seconds(node)):
-                    await node.addresses_changed.wait()
+                    await node.announce_soon.wait()
 
     def _announce_seconds(self, node: Node) -> float:
         beat_seconds = node.manifest.timing.dht_beat_seconds
@@ -245,12 +261,11 @@ class Daemon:
 
     async def leave(self, at_once: bool) -> str:
         member = self._member
-        if member is None or at_once or not member.is_in_a_round:
-            os.kill(os.getpid(), signal.SIGTERM) if member is None else self._ending.set()
-            return "leaving"
-        member.leave()
-        self.board.touch()
-        return f"leaving when round {member.head.round} ends (leave --at-once does not wait)"
+        if member is not None and member.is_in_a_round and not at_once:
+            seconds = member.leave()
+            return f"leaving when the round ends, in {seconds:.0f} s at the latest (leave --at-once does not wait)"
+        self._stop()
+        return "leaving"
 
     def status(self) -> Status:
         """Everything that a watcher may want to know, as it is now."""

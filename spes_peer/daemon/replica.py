@@ -9,8 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from google.protobuf.message import DecodeError
+
+from spes_peer.blobs import BlobName
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.errors import BadMessage, ChildFailed, PeerError
+from spes_peer.errors import BadMessage, BlobMissing, ChildFailed, PeerError
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -30,13 +33,13 @@ class Replica:
     def __init__(self, node: Node, trainer: TrainerHost) -> None:
         self.applied = -1
         self.state_root = ""
-        self.snapshots: tuple[Snapshot, ...] = ()
         self._node = node
         self._trainer = trainer
         self._path = node.folder.snapshots
-        if self._path.exists():
-            kept = Snapshots.FromString(self._path.read_bytes())
-            self.snapshots = tuple(convert.from_message(Snapshot, message) for message in kept.snapshots)
+        self.on_applied: Callable[[SealedRecord], None] = lambda _record: None
+        self.snapshots = self._kept_snapshots()
+        """Newest first."""
+        self._unneeded: set[BlobName] = set()
 
     @property
     def _head_round(self) -> int:
@@ -46,9 +49,15 @@ class Replica:
     def _genesis(self) -> tuple[BlockName, ...]:
         return self._node.chain.record(0).sealed.record.genesis
 
+    @property
+    def _snapshot_rounds(self) -> int:
+        """How far back everybody's updates reach for certain: they go with the snapshot before the newest."""
+        return self._node.manifest.sync.snapshot_rounds
+
     async def catch_up(self, on_progress: Callable[[str], None]) -> None:
-        """Hold the state after the chain's newest record; loads first where there is nothing yet."""
-        if self.applied < 0:
+        """Hold the state after the chain's newest record; loads first where there is nothing, or where it is so old
+        that the updates since then may be gone."""
+        if self.applied < 0 or self._head_round - self.applied > self._snapshot_rounds:
             await self._load(on_progress)
         while self.applied < self._head_round:
             record = self._node.chain.record(self.applied + 1).sealed
@@ -68,11 +77,12 @@ class Replica:
                 for update in record.record.updates
             ]
         )
-        keeps_snapshot = record.round % self._node.layout.manifest.sync.snapshot_rounds == 0
+        keeps_snapshot = record.round % self._snapshot_rounds == 0
         applied = await self._trainer.get().apply_record(record.content, keeps_snapshot)
         self.applied, self.state_root = record.round, applied.state_root
         if keeps_snapshot:
             self._keep(Snapshot(record.round, applied.blocks))
+        self.on_applied(record)
 
     def differs_from(self, record: SealedRecord) -> bool:
         """Whether the run, by `record`, stands on another state than ours after the record before it."""
@@ -83,7 +93,10 @@ class Replica:
         )
 
     async def _load(self, on_progress: Callable[[str], None]) -> None:
+        """Load the newest snapshot there is, unless what is held is newer."""
         snapshot = await self._newest_snapshot()
+        if snapshot.round <= self.applied:
+            return
         size = sum(block.size_bytes for block in snapshot.blocks)
         on_progress(f"fetching the state after record {snapshot.round}, {size / 1e6:.1f} MB")
         sources = self._node.others()
@@ -94,12 +107,15 @@ class Replica:
         self.applied, self.state_root = snapshot.round, root
 
     async def _newest_snapshot(self) -> Snapshot:
-        """The newest that the chain vouches for; own ones before others' of the same round."""
-        offered = [*self.snapshots, Snapshot(0, self._genesis)]
-        if not self.snapshots:
-            answers = await asyncio.gather(*(self._ask(source) for source in self._node.others()))
-            offered += [snapshot for answer in answers for snapshot in answer]
-        return max((snapshot for snapshot in offered if self._is_vouched_for(snapshot)), key=lambda s: s.round)
+        """The newest that the chain vouches for; others are asked where ours is too old to replay from."""
+        own = self._newest_vouched_for([*self.snapshots, Snapshot(0, self._genesis)])
+        if self._head_round - own.round <= self._snapshot_rounds:
+            return own
+        answers = await asyncio.gather(*(self._ask(source) for source in self._node.others()))
+        return self._newest_vouched_for([own, *(snapshot for answer in answers for snapshot in answer)])
+
+    def _newest_vouched_for(self, snapshots: Iterable[Snapshot]) -> Snapshot:
+        return max(filter(self._is_vouched_for, snapshots), key=lambda snapshot: snapshot.round)
 
     def _is_vouched_for(self, snapshot: Snapshot) -> bool:
         """Record r+1 names the root on which round r stood, so it vouches for the state after record r."""
@@ -109,12 +125,22 @@ class Replica:
             return False
         return state_root(snapshot.blocks) == self._node.chain.record(snapshot.round + 1).sealed.record.state_root
 
+    def _kept_snapshots(self) -> tuple[Snapshot, ...]:
+        try:
+            kept = Snapshots.FromString(self._path.read_bytes())
+            return tuple(convert.from_message(Snapshot, message) for message in kept.snapshots)
+        except FileNotFoundError:
+            return ()
+        except (DecodeError, BadMessage) as error:
+            logger.warning("starting without our own snapshots path=%s reason=%s", self._path, error)
+            return ()
+
     async def _ask(self, source: PeerId) -> list[Snapshot]:
         try:
             link = await self._node.connections.to(source)
             answer = await link.call(link.stub.ListSnapshots, SnapshotsRequest(), timeout_seconds=_ASK_SECONDS)
             return [self._checked(convert.from_message(Snapshot, message)) for message in answer.snapshots[:4]]
-        except PeerError as error:
+        except (PeerError, BlobMissing) as error:
             logger.info("no snapshots from a peer peer=%s reason=%s", source[-8:], error)
             return []
 
@@ -129,19 +155,22 @@ class Replica:
         return [*first, *(source for source in self._node.others() if source not in first)]
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, keep the two newest, and drop every blob that nothing needs any more."""
+        """Add a snapshot, keep the two newest, and drop every blob that nothing needs any more.
+
+        A blob goes when it was not needed the last time either: one that is just being made or fetched for the open
+        round is in no record yet.
+        """
         self.snapshots = (snapshot, *self.snapshots)[:_KEPT_SNAPSHOTS]
         kept = Snapshots()
         for one in self.snapshots:
             kept.snapshots.append(convert.to_message(one))  # type: ignore[arg-type]
         write_whole(self._path, kept.SerializeToString())
-        needed = self._needed_blobs()
-        for name in list(self._node.blobs.names()):
-            if name not in needed:
-                self._node.blobs.remove(name)
-        for name in self._node.holdings.unfinished():
-            if name not in needed:
-                self._node.holdings.forget(name)
+        blobs, holdings = self._node.blobs, self._node.holdings
+        unneeded = {*blobs.names(), *holdings.unfinished()} - self._needed_blobs()
+        for name in unneeded & self._unneeded:
+            blobs.remove(name)
+            holdings.forget(name)
+        self._unneeded = unneeded
 
     def _needed_blobs(self) -> set[str]:
         data = self._node.layout.manifest.data

@@ -6,6 +6,7 @@ said again to a coordinator that may have missed it.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from spes_peer.errors import SpesError
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Contribution, Holding, ReduceOrder, ReduceTask, UpdateNotice, UpdateReport
-from spes_peer.run.records import BlockId, SealedRecord
+from spes_peer.run.records import BlockId, RosterEntry, SealedRecord
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +29,19 @@ class RoundWork:
     def __init__(
         self,
         record: SealedRecord,
+        entry: RosterEntry,
         node: Node,
         trainer: TrainerHost,
         send: Callable[[Any], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.record = record
+        self.entry = entry
+        """This member's place in it."""
+        self.until_at = time.time() + max(0.0, record.record.deadline_at - record.record.opened_at)
+        """The round's deadline by our own clock, counted from when the record came."""
+        self.closed = asyncio.Event()
+        """The round is over: what is still under way ends without a word."""
         self.contribution: Contribution | None = None
         self.reports: dict[BlockId, UpdateReport] = {}
         self.holdings: set[str] = set()
@@ -45,15 +53,22 @@ class RoundWork:
         self._notices_started: set[str] = set()
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
         self._unsaid_holdings: set[str] = set()
-        self._is_closed = False
 
     @property
     def round(self) -> int:
         return self.record.round
 
-    def close(self) -> None:
-        """The round is over: what is still under way ends without a word."""
-        self._is_closed = True
+    async def unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` until it is done or the round is over; it is cancelled then."""
+        doing, over = asyncio.create_task(work), asyncio.create_task(self.closed.wait())
+        try:
+            await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                doing.result()
+        finally:
+            doing.cancel()
+            over.cancel()
+            await asyncio.gather(doing, over, return_exceptions=True)
 
     def said(self) -> Iterable[Any]:
         """Everything that a coordinator must know of this member's round so far."""
@@ -69,10 +84,11 @@ class RoundWork:
         return Own(self._node.peer_id, self.contribution, reports, self._node.signer.incarnation)
 
     def contribute(self, contribution: Contribution) -> None:
+        offers = {offer.blob for offer in contribution.offers}
         self.contribution = contribution
-        self.holdings |= {offer.blob for offer in contribution.offers}
+        self.holdings |= offers
         self._send(contribution)
-        self._send(self._holding({offer.blob for offer in contribution.offers}))
+        self._send(self._holding(offers))
 
     def on_reduce_order(self, order: ReduceOrder) -> None:
         if order.round != self.round:
@@ -105,7 +121,7 @@ class RoundWork:
                 logger.warning("could not reduce block=%s reason=%s", task.block, error)
                 self._tasks_started.discard(task.block)
                 return
-        if self._is_closed:
+        if self.closed.is_set():
             return
         self.reports[task.block] = UpdateReport(
             self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected
@@ -135,7 +151,7 @@ class RoundWork:
     async def _say_holdings(self) -> None:
         await asyncio.sleep(_HOLDING_PAUSE_SECONDS)
         unsaid, self._unsaid_holdings = self._unsaid_holdings, set()
-        if not self._is_closed:
+        if not self.closed.is_set():
             self._send(self._holding(unsaid))
 
     def _holding(self, blobs: Iterable[str]) -> Holding:

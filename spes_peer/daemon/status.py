@@ -167,7 +167,7 @@ def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterab
             peer_id=peer,
             name=node.name_of(peer),
             role=entry.role if entry else Role.VOLUNTEER,
-            state=node.state if is_self else entry.state if entry else "OFFLINE",
+            state=node.state if is_self else _state_of(node, peer),
             subsets=place.subsets if place else (),
             transport=node.connections.transport_of(peer) or "",
             sequences_per_step=place.sequences_per_step if place else 0,
@@ -176,6 +176,13 @@ def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterab
             traffic=flows.get(peer, []),
             seen_at=time.time() if is_self else entry.written_at if entry else 0.0,
         )
+
+
+def _state_of(node: Node, peer: PeerId) -> str:
+    """What another says of itself, for as long as the DHT has it or could have it."""
+    entry = node.entries.get(peer)
+    is_there = entry is not None and node.unlisted_seconds(peer) <= node.manifest.timing.dht_ttl_seconds
+    return entry.state if entry is not None and is_there else "OFFLINE"
 
 
 def in_words(status: Status) -> str:
@@ -224,7 +231,8 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 class RoundHistory:
-    """Closed rounds as this daemon applied them; the held-out loss of the run comes with the record after."""
+    """Closed rounds as this daemon applied them, each once, also where a new trainer applies them again. The held-out
+    loss of the run comes with the record after."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.rounds: collections.deque[RoundStatus] = collections.deque(maxlen=MAX_ROUNDS_SHOWN)
@@ -232,8 +240,10 @@ class RoundHistory:
         self._traffic = traffic
         self._mark = traffic.snapshot()
 
-    def close(self, closing: Record, opened_at: float, state_root: str, held_out: HeldOut | None) -> None:
+    def close(self, closing: Record, opened_at: float, state_root: str) -> None:
         """Note the round that `closing` closed, once it is applied; `opened_at` is when that round began."""
+        if self.rounds and closing.round - 1 <= self.rounds[-1].round:
+            return
         contributors = {one.peer_id for update in closing.updates for one in update.contributors}
         mark, self._mark = self._mark, self._traffic.snapshot()
         self.rounds.append(
@@ -241,8 +251,6 @@ class RoundHistory:
                 round=closing.round - 1,
                 state_root=state_root,
                 held_out_loss=-1.0,
-                own_held_out_loss_sum=held_out.loss_sum if held_out else 0.0,
-                own_held_out_tokens=held_out.tokens if held_out else 0,
                 train_loss=closing.train_loss,
                 tokens=closing.tokens,
                 seconds=closing.opened_at - opened_at,
@@ -258,6 +266,12 @@ class RoundHistory:
             len(contributors),
             state_root[:12],
         )
+
+    def own_held_out(self, record_round: int, held_out: HeldOut) -> None:
+        """What this peer measured of the state after record `record_round`."""
+        if self.rounds and self.rounds[-1].round == record_round - 1:
+            self.rounds[-1].own_held_out_loss_sum = held_out.loss_sum
+            self.rounds[-1].own_held_out_tokens = held_out.tokens
 
     def held_out(self, record_round: int, loss: float) -> None:
         """Record `record_round` says what the state after the record before it was worth."""

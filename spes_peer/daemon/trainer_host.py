@@ -1,19 +1,18 @@
 """Keeps a trainer process running: starts it, starts another with back-off when it dies, and says what it is."""
 
-import asyncio
 import logging
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from spes_peer.errors import ChildFailed
 from spes_peer.identity import PeerId
+from spes_peer.process import Backoff
 from spes_peer.training.client import TrainerProcess
 from spes_peer.training.work import TrainerOpened, TrainProgress
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_BACKOFF_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -27,64 +26,84 @@ class TrainerSettings:
     peer_id: PeerId
     device: str
     num_threads: int
+    resident: str = ""
+    checkpointing: str = "auto"
+    optimizer_bits: int = 32
+    memory_bytes: int = 0
 
 
 class TrainerHost:
     """The trainer process that runs now."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(
+        self, settings: TrainerSettings, start_process: Callable[[Path], TrainerProcess] = TrainerProcess.start
+    ) -> None:
         self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
         self.on_restart: Callable[[], None] = lambda: None
         """Called when a new process stands where one died: it holds no state."""
         self.opened = TrainerOpened(device="", max_subsets=1, tokens_per_second=0.0)
         self._settings = settings
+        self._start_process = start_process
         self._process: TrainerProcess | None = None
-        self._ready = asyncio.Event()
+        self._why_none = "the trainer is starting"
 
     async def start(self) -> None:
-        """Start and open the first process; `ChildFailed` when it cannot be opened."""
-        process = TrainerProcess.start(self._settings.log_path)
-        self._process = process
-        process.on_progress = lambda progress: self.on_progress(progress)
+        """Start and open a process; `ChildFailed` when it cannot be opened, and then nothing is left of it."""
         settings = self._settings
-        self.opened = await process.open(
-            settings.manifest,
-            settings.blob_folder,
-            settings.state_folder,
-            settings.peer_id,
-            settings.device,
-            settings.num_threads,
-        )
-        self._ready.set()
+        process = self._start_process(settings.log_path)
+        process.on_progress = lambda progress: self.on_progress(progress)
+        try:
+            opened = await process.open(
+                settings.manifest,
+                settings.blob_folder,
+                settings.state_folder,
+                settings.peer_id,
+                settings.device,
+                settings.num_threads,
+                resident=settings.resident,
+                checkpointing=settings.checkpointing,
+                optimizer_bits=settings.optimizer_bits,
+                memory_bytes=settings.memory_bytes,
+            )
+        except BaseException:
+            await process.stop()
+            raise
+        self.opened, self._process = opened, process
 
     async def supervise(self) -> None:
         """Replace a process that died, for ever; ends by cancellation."""
-        backoff_seconds = 1.0
+        backoff = Backoff()
         while True:
-            assert self._process is not None
-            await self._process.wait_ended()
-            self._ready.clear()
-            code = await asyncio.to_thread(self._process.child.process.wait)
-            logger.error("the trainer ended, starting another code=%d in_seconds=%.0f", code, backoff_seconds)
-            await self._process.stop()
-            await asyncio.sleep(backoff_seconds)
-            backoff_seconds = min(2 * backoff_seconds, _LONGEST_BACKOFF_SECONDS)
+            if (process := self._process) is not None:
+                await process.wait_ended()
+                self._process, self._why_none = None, "the trainer has ended and is started again"
+                await process.stop()
+                logger.error("the trainer ended %s", how_ended(process.child.process.returncode))
+            await backoff.pause("the trainer")
             try:
                 await self.start()
-            except ChildFailed as error:
-                logger.error("the trainer did not start reason=%s", error)
-                continue
-            self.on_restart()
+            except (ChildFailed, OSError) as error:
+                self._why_none = f"the trainer does not start: {error}"
+                logger.error("the trainer does not start reason=%s", error)
+            else:
+                self.on_restart()
 
     def get(self) -> TrainerProcess:
-        """The process; `ChildFailed` while there is none."""
-        if self._process is None or not self._ready.is_set():
-            raise ChildFailed("the trainer is being restarted")
+        """The process; `ChildFailed` says why there is none."""
+        if self._process is None:
+            raise ChildFailed(self._why_none)
         return self._process
 
-    async def until_ready(self) -> None:
-        await self._ready.wait()
-
     async def stop(self) -> None:
-        if self._process is not None:
-            await self._process.stop()
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+
+
+def how_ended(code: int) -> str:
+    """The way that a process ended, in words."""
+    if code == -signal.SIGKILL:
+        return "killed by the system or by somebody; when it is the system, memory is short"
+    if code < 0:
+        return f"by signal {signal.Signals(-code).name}"
+    return f"with code {code}"

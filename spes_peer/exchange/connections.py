@@ -91,6 +91,11 @@ class Connections:
             self._retired.append(peer.link.channel)
             peer.link = None
 
+    def forget(self, peer_id: PeerId) -> None:
+        """Drop the link to a peer and how to reach it."""
+        self.drop(peer_id)
+        self._peers.pop(peer_id, None)
+
     async def close(self) -> None:
         """Close every link; calls that still run end."""
         for peer_id in self._peers:

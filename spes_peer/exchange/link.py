@@ -66,7 +66,7 @@ class Link:
 
     async def call(self, method: Any, request: Any, timeout_seconds: float) -> Any:
         """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none."""
-        with self._our_errors():
+        with self.our_errors():
             self.count_sent(request)
             answer = await method(request, metadata=self.metadata(), timeout=timeout_seconds)
             self.count_received(answer)
@@ -78,7 +78,7 @@ class Link:
         call = method(request, metadata=self.metadata())
         try:
             while True:
-                with self._our_errors():
+                with self.our_errors():
                     async with asyncio.timeout(stall_seconds):
                         answer = await call.read()
                 if answer is _END:
@@ -91,7 +91,8 @@ class Link:
             call.cancel()
 
     @contextlib.contextmanager
-    def _our_errors(self) -> Iterator[None]:
+    def our_errors(self) -> Iterator[None]:
+        """For calls that are made on `stub` directly: gRPC's errors become ours, and a lost connection is given up."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
