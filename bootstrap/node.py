@@ -4,7 +4,6 @@ genesis blocks, and coordinator of first choice. It trains nothing and never loa
 import asyncio
 import contextlib
 import logging
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from spes_peer.folder import StateFolder
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
 from spes_peer.ports import address_towards, choose_ports
+from spes_peer.process import on_signals
 from spes_peer.run.peers import Head, PeerState, Role
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
     signed = read_manifest(settings.folder)
     folder = StateFolder(settings.folder)
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    on_signals(stopped.set)
     with folder.locked():
         host = settings.host or address_towards(_SOMEWHERE, 9)
         node = Node(
@@ -85,6 +84,8 @@ async def _serve(node: Node, coordinating: Coordinating, stopped: asyncio.Event)
         done, _ = await asyncio.wait({*loops, ending}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
+    except OSError as error:
+        raise SpesError(f"cannot go on: {error}; mend this and start again") from None
     finally:
         for task in (*loops, ending):
             task.cancel()

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.control import ControlClient
-from spes_peer.errors import ChildFailed, SpesError, UserError, first_in
+from spes_peer.errors import BadConfiguration, ChildFailed, SpesError, UserError, first_in
 from spes_peer.files import write_whole
-from spes_peer.organize import create_run, run_file_text
-from spes_peer.run.manifest import Manifest, parse_manifest, parse_run_file
+from spes_peer.organize import read_manifest, run_file_text
+from spes_peer.run.manifest import Manifest, SignedManifest, parse_manifest, parse_run_file
 from spes_peer.wire.control_pb2 import RoundStatus, Status
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ def run_demo(settings: DemoSettings) -> int:
     """0 only if all rounds were made and all volunteers ended on one state root."""
     if settings.num_peers < 1 or settings.num_rounds < 0:
         raise UserError("a demo needs at least one volunteer and a number of rounds that is not negative")
+    if settings.report is not None and not settings.report.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {settings.report.absolute().parent} for the report; make it first")
     return asyncio.run(_Demo(settings).run())
 
 
@@ -137,13 +139,14 @@ class _Demo:
                 f"the run waits for {min_peers} volunteers (min_peers);"
                 " start as many with --peers, or give another run file with --config"
             )
-        signed = await asyncio.to_thread(create_run, folder / "run", run_toml, self.settings.corpus)
+        signed = await self._create_run(folder, run_toml)
         address = await self._start_bootstrap(folder)
         self._say(f"bootstrap node at {address}")
         for number in range(1, self.settings.num_peers + 1):
             is_reachable = number == 1 or number < self.settings.num_peers
             self.volunteers.append(_Volunteer(f"volunteer-{number}", folder, address, is_reachable))
-        self._say(f"{self.settings.num_peers} volunteers are starting; the last one takes no inbound connections")
+        last = "; the last one takes no inbound connections" if self.settings.num_peers > 1 else ""
+        self._say(f"volunteers are starting: {self.settings.num_peers}{last}")
         self._say(f"join from another terminal: spes-peer join --bootstrap {address}")
         await self._follow()
         manifest = parse_manifest(signed.manifest)
@@ -153,6 +156,29 @@ class _Demo:
         await self._leave_all()
         self._print_summary(report)
         return 0 if report["state_roots_equal"] else 1
+
+    async def _create_run(self, folder: Path, run_toml: str) -> SignedManifest:
+        """In a process, which can be ended at any moment."""
+        write_whole(folder / "run.toml", run_toml.encode())
+        options = ["--config", str(folder / "run.toml"), "--log-level", "ERROR"]
+        if self.settings.corpus is not None:
+            options += ["--corpus", str(self.settings.corpus)]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "spes_peer", "run", "create", str(folder / "run"), *options),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            _, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            why = errors.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("spes-peer: ")
+            raise BadConfiguration(why) if process.returncode == BadConfiguration.exit_code else ChildFailed(why)
+        return read_manifest(folder / "run")
 
     async def _follow(self) -> None:
         """Watch all volunteers until the run is finished; `ChildFailed` when a process of the demo ends before."""

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 5.0
+_INTERRUPTED_EXIT = 130
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 LONG_LIFE_SECONDS = 60.0  # a process that lived so long did not end because of how it was started
@@ -175,6 +176,23 @@ class Backoff:
         await asyncio.sleep(self._pause_seconds)
         self._pause_seconds = min(2 * self._pause_seconds, LAST_PAUSE_SECONDS)
         self._started_at = time.monotonic()
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first SIGTERM, SIGINT or SIGHUP, for an end in good order; a second one ends this process at
+    once, and its children with it. Call inside a running loop."""
+    was_asked = False
+
+    def take() -> None:
+        nonlocal was_asked
+        if was_asked:
+            os._exit(_INTERRUPTED_EXIT)
+        was_asked = True
+        logger.info("asked to end by a signal")
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, take)
 
 
 def end_with_parent(number: signal.Signals) -> None:

@@ -38,12 +38,11 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
             stderr=log,
             start_new_session=True,  # it outlives the dashboard and the terminal
         )
-    deadline = time.monotonic() + _START_SECONDS
-    while daemon.poll() is None and not is_live(data_dir / "control.sock"):
-        if time.monotonic() > deadline:
-            daemon.terminate()
-            raise ChildFailed(f"the daemon did not start in {_START_SECONDS:.0f} s; see {log_path}")
-        time.sleep(_LOOK_SECONDS)
+    try:
+        _wait_until_live(daemon, data_dir)
+    except BaseException:
+        daemon.terminate()  # it has a session of its own: a Ctrl-C here does not reach it
+        raise
     if daemon.poll() is not None:
         with log_path.open("rb") as log:
             log.seek(log_start)
@@ -51,6 +50,15 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
         print(lines[-1] if lines else f"the daemon ended at once; see {log_path}", file=sys.stderr)
         raise SystemExit(daemon.returncode)
     return daemon
+
+
+def _wait_until_live(daemon: "subprocess.Popen[bytes]", data_dir: Path) -> None:
+    """Until it can be watched, or has ended."""
+    deadline = time.monotonic() + _START_SECONDS
+    while daemon.poll() is None and not is_live(data_dir / "control.sock"):
+        if time.monotonic() > deadline:
+            raise ChildFailed(f"the daemon did not start in {_START_SECONDS:.0f} s; see {log_of(data_dir)}")
+        time.sleep(_LOOK_SECONDS)
 
 
 def log_of(data_dir: Path) -> Path:

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0
 _STOP_MARGIN_SECONDS = 2.0  # a step may be under way when the deadline comes
 _LONGEST_REASON = 200  # characters of others' words in ours
+_NOT_MEASURED = HeldOut(0.0, 0)
 
 
 class Member:
@@ -82,8 +83,10 @@ class Member:
         self._changed = asyncio.Event()
         self._opened: SealedRecord | None = None
         self._work: RoundWork | None = None
-        self._held_out = HeldOut(0.0, 0)
+        self._held_out = _NOT_MEASURED
         self._measured_round = -1
+        self._applied: list[tuple[SealedRecord, str]] = []
+        """Records since the last measurement, each with the state root after it."""
         self._voter = Voter(node.folder.ballot, node.layout)
         self.attendance.on_message = self._on_message
         self.attendance.on_open = self._still_to_say
@@ -173,6 +176,7 @@ class Member:
         await self.replica.catch_up(lambda why: self._say(self._phases.name, why))
         if self._measured_round != self.replica.applied:
             await self._measure(self.replica.applied)
+        self._note_rounds()
 
     async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
@@ -183,13 +187,11 @@ class Member:
         if not roster and round:
             roster = chain.record(round - 1).sealed.record.roster
         peers = [entry.peer_id for entry in roster]
-        self._held_out = HeldOut(0.0, 0)
+        self._held_out = _NOT_MEASURED
         if self.node.peer_id in peers:
             slice = peers.index(self.node.peer_id)
             self._held_out = await self.trainer.get().measure_held_out(slice, len(peers))
         self._measured_round = round
-        self.history.own_held_out(round, self._held_out)
-        self._phases.touch()
 
     async def _train(self, work: RoundWork) -> None:
         """Train the round and contribute."""
@@ -406,11 +408,18 @@ class Member:
         self._phases.touch()
 
     def _on_applied(self, record: SealedRecord) -> None:
-        """Remember what the record closed, for whoever watches."""
-        self.history.held_out(record.round, record.record.held_out_loss)
-        if record.record.updates:
-            opened_at = self.node.chain.record(record.round - 1).sealed.record.opened_at
-            self.history.close(record.record, opened_at, self.replica.state_root)
+        self._applied.append((record, self.replica.state_root))
+
+    def _note_rounds(self) -> None:
+        """Remember what the applied records closed, for whoever watches; only the newest state was measured."""
+        applied, self._applied = self._applied, []
+        for sealed, root in applied:
+            record = sealed.record
+            self.history.held_out(record.round, record.held_out_loss)
+            if record.updates:
+                opened_at = self.node.chain.record(record.round - 1).sealed.record.opened_at
+                held_out = self._held_out if record.round == self._measured_round else _NOT_MEASURED
+                self.history.close(record, opened_at, root, held_out)
 
     def _on_trainer_restart(self) -> None:
         """The new process holds no state."""

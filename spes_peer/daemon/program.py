@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.ports import address_towards, choose_ports
+from spes_peer.process import on_signals
 from spes_peer.run.peers import Head, PeerEntry, Role
 from spes_peer.wire.control_pb2 import Status
 
@@ -87,7 +87,7 @@ class Daemon:
         logging.getLogger("spes_peer").addHandler(self._log)
         with self._folder.locked():
             self._main = asyncio.current_task()
-            self._take_signals()
+            on_signals(self._stop)
             self._is_paused = self._pause_mark.exists()
             try:
                 self._phases.say("joining", f"asking the node at {self.settings.bootstrap}")
@@ -186,18 +186,6 @@ class Daemon:
 
         assert self._tasks is not None
         self._tasks.create_task(guarded())
-
-    def _take_signals(self) -> None:
-        """The first signal ends the daemon in good order, within seconds; a second one at once."""
-
-        def take() -> None:
-            if self._ending.is_set():
-                os._exit(130)
-            logger.info("asked to end by a signal")
-            self._stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, take)
 
     def _stop(self) -> None:
         self._ending.set()

@@ -240,8 +240,9 @@ class RoundHistory:
         self._traffic = traffic
         self._mark = traffic.snapshot()
 
-    def close(self, closing: Record, opened_at: float, state_root: str) -> None:
-        """Note the round that `closing` closed, once it is applied; `opened_at` is when that round began."""
+    def close(self, closing: Record, opened_at: float, state_root: str, held_out: HeldOut) -> None:
+        """Note the round that `closing` closed, once it is applied: when that round began, and what this peer measured
+        of the state after it."""
         if self.rounds and closing.round - 1 <= self.rounds[-1].round:
             return
         contributors = {one.peer_id for update in closing.updates for one in update.contributors}
@@ -251,6 +252,8 @@ class RoundHistory:
                 round=closing.round - 1,
                 state_root=state_root,
                 held_out_loss=-1.0,
+                own_held_out_loss_sum=held_out.loss_sum,
+                own_held_out_tokens=held_out.tokens,
                 train_loss=closing.train_loss,
                 tokens=closing.tokens,
                 seconds=closing.opened_at - opened_at,
@@ -266,12 +269,6 @@ class RoundHistory:
             len(contributors),
             state_root[:12],
         )
-
-    def own_held_out(self, record_round: int, held_out: HeldOut) -> None:
-        """What this peer measured of the state after record `record_round`."""
-        if self.rounds and self.rounds[-1].round == record_round - 1:
-            self.rounds[-1].own_held_out_loss_sum = held_out.loss_sum
-            self.rounds[-1].own_held_out_tokens = held_out.tokens
 
     def held_out(self, record_round: int, loss: float) -> None:
         """Record `record_round` says what the state after the record before it was worth."""

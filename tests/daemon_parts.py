@@ -1,0 +1,214 @@
+"""One member on a real node that is not running, with a made-up trainer: what records and messages make it do."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rounds_swarm import contribution_of, genesis
+
+from spes_peer.daemon.joining import Claiming
+from spes_peer.daemon.member import Member
+from spes_peer.daemon.replica import Replica
+from spes_peer.daemon.status import PhaseKeeper
+from spes_peer.daemon.trainer_host import TrainerHost
+from spes_peer.errors import ChildFailed
+from spes_peer.folder import StateFolder
+from spes_peer.identity import Identity, PeerId
+from spes_peer.node import Node, NodeSettings
+from spes_peer.ports import Ports
+from spes_peer.run.chain import sign_genesis
+from spes_peer.run.manifest import Manifest, sign_manifest
+from spes_peer.run.peers import Claim, PeerEntry, Role
+from spes_peer.run.records import (
+    BlockName,
+    CertifiedRecord,
+    DataRange,
+    RecordSignature,
+    RosterEntry,
+    SealedRecord,
+    state_root,
+)
+from spes_peer.run.signed import Signer
+from spes_peer.training.work import HeldOut, RecordApplied, RoundTrained, TrainerOpened, TrainRound
+
+OTHER = Identity.from_seed(b"\x22" * 32)
+QUICK = {
+    "heartbeat_seconds": 0.05,
+    "fetch_stall_seconds": 0.1,
+    "round_grace_seconds": 0.2,
+    "coordinator_timeout_seconds": 0.3,
+    "stall_timeout_seconds": 1.0,
+}
+
+
+def make_node(folder: Path, manifest: Manifest, organizer: Identity) -> Node:
+    """A node of a run that has record 0; its fetcher has everything already."""
+    node = Node(
+        StateFolder(folder),
+        sign_manifest(manifest, organizer),
+        NodeSettings(Role.VOLUNTEER, "self", "127.0.0.1", "", Ports(0, 0, 0), inbound=True),
+    )
+    if node.chain.head is None:
+        first = dataclasses.replace(genesis(node.layout), run_id=node.run_id)
+        node.chain.append(sign_genesis(first, organizer, node.run_id))
+
+    async def nothing_to_fetch(_wanted: Sequence[Any], parallel: int = 4) -> None:
+        pass
+
+    node.fetcher.fetch_all = nothing_to_fetch  # type: ignore[method-assign]
+    return node
+
+
+class FakeTrainer:
+    """Stands for the host of a trainer and the process in it. Rounds end at once, or when `may_finish` is set."""
+
+    def __init__(self, node: Node) -> None:
+        self.opened = TrainerOpened("cpu", 1, 100.0)
+        self.is_dead = False
+        self.round = -1
+        self.trained: list[TrainRound] = []
+        self.loaded: list[int] = []
+        self.applied: list[int] = []
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+        self.on_progress: Any = None
+        self.on_restart: Any = None
+        self._node = node
+
+    def get(self) -> "FakeTrainer":
+        if self.is_dead:
+            raise ChildFailed("the trainer has ended")
+        return self
+
+    def restart(self) -> None:
+        self.is_dead, self.round = False, -1
+        self.on_restart()
+
+    async def load_state(self, round: int, blocks: tuple[BlockName, ...]) -> str:
+        self.round = round
+        self.loaded.append(round)
+        return state_root(blocks)
+
+    async def apply_record(self, content: bytes, keep_snapshot: bool) -> RecordApplied:
+        record = SealedRecord.from_bytes(content).record
+        if self.round != record.round - 1:
+            raise ChildFailed(f"the state is that of round {self.round}")
+        self.round = record.round
+        self.applied.append(record.round)
+        names = tuple(
+            BlockName(block.id, self._node.blobs.put(f"{record.round} {block.id}".encode()).name, 1)
+            for block in self._node.layout.blocks
+        )
+        return RecordApplied(state_root(names), names if keep_snapshot else ())
+
+    async def measure_held_out(self, _slice: int, _num_slices: int) -> HeldOut:
+        return HeldOut(2.0, 1)
+
+    async def train_round(self, task: TrainRound) -> RoundTrained:
+        if self.round != task.round:
+            raise ChildFailed(f"the state is that of round {self.round}")
+        self.trained.append(task)
+        await self.may_finish.wait()
+        record = self._node.chain.record(task.round).sealed.record
+        entry = record.entry_of(self._node.peer_id)
+        assert entry is not None
+        made = contribution_of(entry, record, self._node.layout, "", task.num_steps)
+        return RoundTrained(made.offers, made.tokens, made.steps, made.train_loss, made.tokens_per_second)
+
+
+class FakeDirectory:
+    """A DHT in which only this peer is."""
+
+    def __init__(self) -> None:
+        self.addresses = ()
+        self.claims: list[tuple[int, ...]] = []
+
+    async def publish_claim(self, claim: Claim) -> bool:
+        self.claims.append(claim.subsets)
+        return True
+
+    async def read_claims(self) -> dict[PeerId, Claim]:
+        return {}
+
+    async def read_entries(self) -> dict[PeerId, PeerEntry]:
+        return {}
+
+
+class Scene:
+    """A living member, and the coordinator's part done by hand."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, is_paused: bool = False) -> None:
+        monkeypatch.setattr("spes_peer.daemon.joining._SECOND_LOOK_SECONDS", 0.0)
+        monkeypatch.setattr("spes_peer.daemon.member._RETRY_SECONDS", 0.01)
+        self.node = node
+        node.max_subsets = 1
+        self.trainer = FakeTrainer(node)
+        self.directory = FakeDirectory()
+        self.phases = PhaseKeeper(lambda: None)
+        self.ended = asyncio.Event()
+        self.sent: list[Any] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        host: TrainerHost = self.trainer  # type: ignore[assignment]
+        self.replica = Replica(node, host)
+        claiming = Claiming(node.peer_id, node.layout, node.chain, self.directory)  # type: ignore[arg-type]
+        self.member = Member(
+            node, host, self.replica, claiming, self.phases, self._spawn, self.ended.set, is_paused=is_paused
+        )
+        self.member.attendance.send = self.sent.append  # type: ignore[method-assign]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+    @contextlib.asynccontextmanager
+    async def living(self) -> AsyncIterator["Scene"]:
+        self._spawn(self.member.live())
+        try:
+            yield self
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert not [one for one in results if isinstance(one, Exception)]
+
+    def next_record(self, *peers: Identity, **changes: Any) -> CertifiedRecord:
+        """What may follow the newest record, with these peers on the roster."""
+        return following(self.node, *peers, **changes)
+
+    def tell(self, certified: CertifiedRecord) -> None:
+        """As the coordinator does."""
+        self.member.attendance.on_message(self.node.peer_id, certified)
+
+    def sent_of(self, kind: type) -> list[Any]:
+        return [message for message in self.sent if type(message) is kind]
+
+
+def following(node: Node, *peers: Identity, **changes: Any) -> CertifiedRecord:
+    assert node.chain.head is not None
+    previous = node.chain.head
+    first = previous.record.next_position
+    roster = tuple(
+        RosterEntry(peer.peer_id, 1, (index,), (DataRange(first + 8 * index, first + 8 * index + 8),), 1)
+        for index, peer in enumerate(sorted(peers, key=lambda one: one.peer_id))
+    )
+    record = dataclasses.replace(
+        previous.record,
+        round=previous.round + 1,
+        previous_hash=previous.hash,
+        state_root="",
+        updates=(),
+        roster=roster,
+        genesis=(),
+        next_position=first + 8 * len(roster),
+        opened_at=1000.0,
+        deadline_at=1000.0 + node.manifest.timing.round_seconds,
+    )
+    sealed = dataclasses.replace(record, **changes).seal()
+    voters = {entry.peer_id for entry in previous.record.roster or sealed.record.roster}
+    known = {peer.peer_id: peer for peer in (node.identity, OTHER)}
+    signature = RecordSignature(sealed.round, 0, sealed.hash)
+    signatures = tuple(Signer(known[peer], node.run_id, 1).sign(signature) for peer in sorted(voters))
+    return CertifiedRecord(sealed.content, 0, signatures)

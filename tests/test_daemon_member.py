@@ -1,0 +1,229 @@
+"""A member's life between records: what it trains, says and waits for, whatever comes when."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_parts import OTHER, QUICK, Scene, following, make_node
+from exchange_nodes import eventually
+
+from spes_peer.errors import BadConfiguration
+from spes_peer.identity import Identity
+from spes_peer.node import Node
+from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.peers import PeerState
+from spes_peer.run.records import BlockId, Contributor, Update
+
+
+@pytest.fixture
+def node(tmp_path: Path, manifest: Manifest, organizer: Identity) -> Node:
+    timing = manifest.timing.model_copy(update=QUICK)
+    return make_node(tmp_path / "self", manifest.model_copy(update={"timing": timing}), organizer)
+
+
+@pytest.fixture
+def scene(node: Node, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(node, monkeypatch)
+
+
+def rounds_trained(scene: Scene) -> list[int]:
+    return [task.round for task in scene.trainer.trained]
+
+
+async def test_a_newcomer_loads_the_state_claims_and_asks_for_a_place(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        assert scene.trainer.loaded == [0]
+        assert scene.phases.name == "waiting"
+        assert len(scene.directory.claims[-1]) == 1
+        assert scene.node.state == PeerState.JOINING
+
+
+async def test_a_member_trains_each_round_once_and_contributes(scene: Scene) -> None:
+    async with scene.living():
+        scene.node.chain.append(scene.next_record(scene.node.identity))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 1)
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
+        assert rounds_trained(scene) == [1, 2]
+        assert scene.node.state == PeerState.ONLINE
+
+
+async def test_a_record_that_was_fetched_opens_work_as_one_that_was_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missed = [scene.next_record(scene.node.identity)]
+
+    async def fetch(*_: Any) -> None:
+        if scene.sent_of(AdmissionRequest) and missed:
+            scene.node.chain.append(missed.pop())
+
+    monkeypatch.setattr("spes_peer.daemon.member.fetch_records", fetch)
+    async with scene.living():
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 1)
+
+
+async def test_fetching_records_again_keeps_what_the_round_has_brought(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        scene.member._open_work()
+        assert [message for message in scene.member.attendance.on_open() if isinstance(message, Contribution)]
+
+
+async def test_a_record_that_comes_while_a_round_is_trained_ends_it(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.trainer.may_finish.clear()
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: rounds_trained(scene) == [1])
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: rounds_trained(scene) == [1, 2])
+        assert scene.trainer.applied == [1, 2]
+        assert not scene.sent_of(Contribution)
+
+
+async def test_a_member_whose_time_is_over_trains_on_because_nobody_goes_on_without_it(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity, deadline_at=1000.0))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+
+
+async def test_a_new_trainer_gets_the_state_and_the_round_counts_once(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        scene.tell(scene.next_record(scene.node.identity, updates=(update_by(scene.node),)))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
+        scene.trainer.restart()
+        await eventually(lambda: scene.trainer.loaded == [0, 0] and scene.trainer.round == 2)
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 3)
+        assert rounds_trained(scene) == [1, 2, 3]
+        assert [entry.round for entry in scene.member.history.rounds] == [1]
+
+
+async def test_a_dead_trainer_is_waited_for(scene: Scene) -> None:
+    scene.trainer.is_dead = True
+    async with scene.living():
+        await eventually(lambda: "the trainer has ended" in scene.phases.message.why)
+        scene.trainer.restart()
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+
+
+async def test_a_leaving_member_stays_for_a_round_whose_roster_has_it(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity, OTHER))
+        scene.member.leave()
+        assert scene.node.state == PeerState.LEAVING
+        scene.tell(scene.next_record(scene.node.identity, OTHER))  # was proposed before the departure came
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert not scene.ended.is_set()
+        scene.tell(scene.next_record(OTHER))
+        assert scene.ended.is_set()
+        await eventually(lambda: scene.member._measured_round == 3)
+        assert len(scene.sent_of(AdmissionRequest)) == 1
+
+
+async def test_a_leave_has_an_end_whatever_the_others_do(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(node, monkeypatch)
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity, deadline_at=1000.0))
+        seconds = scene.member.leave()
+        timing = node.manifest.timing
+        assert seconds == pytest.approx(timing.round_seconds + timing.round_grace_seconds, abs=1.0)
+        await scene.member._end_in(0.0)
+        assert scene.ended.is_set()
+
+
+async def test_a_member_that_was_left_out_chooses_subsets_anew(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity, OTHER))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        before = len(scene.directory.claims)
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: len(scene.sent_of(AdmissionRequest)) == 2)
+        assert len(scene.directory.claims) > before
+
+
+async def test_a_paused_start_says_so_and_seeks_no_place_until_resumed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(node, monkeypatch, is_paused=True)
+    async with scene.living():
+        await eventually(lambda: scene.phases.name == "paused")
+        assert [type(message) for message in scene.member.attendance.on_open()] == [Departure]
+        assert scene.node.state == PeerState.PAUSED
+        scene.member.resume()
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        assert scene.node.state == PeerState.JOINING
+
+
+async def test_a_paused_start_within_a_round_that_is_resumed_asks_for_its_place_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.chain.append(following(node, node.identity))
+    scene = Scene(node, monkeypatch, is_paused=True)
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        scene.member.resume()
+        (request,) = scene.sent_of(AdmissionRequest)
+        assert request.subsets == (0,)
+
+
+async def test_without_a_coordinator_the_wait_says_so(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: scene.phases.name == "waiting")
+        scene.member.attendance.on_lost("nobody there " + 1000 * "x")
+        assert scene.phases.message.why.startswith("for a coordinator: nobody there")
+        assert len(scene.phases.message.why) < 300
+        assert list(scene.phases.message.waiting_for) == list(scene.member.head.record.candidates)
+
+
+async def test_a_damaged_ballot_says_what_to_do(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.folder.ballot.write_bytes(b"{")
+    with pytest.raises(BadConfiguration, match="put back a copy"):
+        Scene(node, monkeypatch)
+
+
+def update_by(node: Node) -> Update:
+    block = next(block for block in node.layout.blocks if block.expert is None)
+    size_bytes = node.layout.encoded_bytes(block)
+    return Update(
+        BlockId(block.id), node.blobs.put(b"update").name, size_bytes, (Contributor(node.peer_id, 1, 1.0),), ()
+    )
+
+
+def test_a_restart_is_newer_than_the_last_also_when_the_clock_goes_back(
+    tmp_path: Path, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_node(tmp_path / "self", manifest, organizer)
+    monkeypatch.setattr("spes_peer.node.time.time_ns", lambda: 1)
+    second = make_node(tmp_path / "self", manifest, organizer)
+    assert second.signer.incarnation > first.signer.incarnation
+
+
+async def test_a_peer_that_the_dht_has_not_had_for_a_lease_is_forgotten_unless_the_record_needs_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(node, monkeypatch)
+    node.directory = scene.directory  # type: ignore[assignment]
+    node.chain.append(scene.next_record(OTHER, node.identity))
+    stranger = Identity.from_seed(b"\x23" * 32)
+    for peer in (OTHER, stranger):
+        node.take_entry(dataclasses.replace(node.entry(), peer_id=peer.peer_id))
+    await node.refresh_entries()
+    assert node.entries.keys() == {OTHER.peer_id, stranger.peer_id}
+    later = node.manifest.timing.lease_seconds + 1.0
+    monkeypatch.setattr(node, "unlisted_seconds", lambda _peer: later)
+    await node.refresh_entries()
+    assert node.entries.keys() == {OTHER.peer_id}
+    assert node.connections.entry_of(stranger.peer_id) is None

@@ -1,0 +1,154 @@
+"""The public state of a peer: what it is loaded from, and which blobs are kept for others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_parts import FakeTrainer, following, make_node
+
+from spes_peer.daemon.replica import Replica
+from spes_peer.errors import ChildFailed
+from spes_peer.identity import Identity
+from spes_peer.node import Node
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import BlockName, Snapshot, state_root
+
+SNAPSHOT_ROUNDS = 2
+
+
+@pytest.fixture
+def node(tmp_path: Path, manifest: Manifest, organizer: Identity) -> Node:
+    sync = manifest.sync.model_copy(update={"snapshot_rounds": SNAPSHOT_ROUNDS})
+    return make_node(tmp_path / "self", manifest.model_copy(update={"sync": sync}), organizer)
+
+
+class Scene:
+    """A replica whose trainer makes a state for each record; the chain vouches for each."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.trainer = FakeTrainer(node)
+        self.replica = Replica(node, self.trainer)  # type: ignore[arg-type]
+
+    async def catch_up(self) -> None:
+        await self.replica.catch_up(lambda _why: None)
+
+    def grow(self, num_records: int, **changes: Any) -> None:
+        for _ in range(num_records):
+            root = state_root(self.state_after(self.node.head_round)) if self.node.head_round else ""
+            self.node.chain.append(following(self.node, self.node.identity, **{"state_root": root, **changes}))
+
+    def state_after(self, round: int) -> tuple[BlockName, ...]:
+        """What `FakeTrainer` makes of record `round`."""
+        layout, blobs = self.node.layout, self.node.blobs
+        return tuple(
+            BlockName(block.id, blobs.put(f"{round} {block.id}".encode()).name, layout.state_bytes(block))
+            for block in layout.blocks
+        )
+
+    def let_others_offer(self, monkeypatch: pytest.MonkeyPatch, *snapshots: Snapshot) -> list[str]:
+        asked: list[str] = []
+
+        async def ask(source: str) -> list[Snapshot]:
+            asked.append(source)
+            return list(snapshots)
+
+        monkeypatch.setattr(self.node, "others", lambda: ("somebody",))
+        monkeypatch.setattr(self.replica, "_ask", ask)
+        return asked
+
+
+@pytest.fixture
+def scene(node: Node) -> Scene:
+    return Scene(node)
+
+
+async def test_a_peer_that_was_away_for_long_loads_a_newer_state_instead_of_replaying(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(1)
+    await scene.catch_up()
+    scene.grow(9)
+    scene.let_others_offer(monkeypatch, Snapshot(8, scene.state_after(8)), Snapshot(6, scene.state_after(6)))
+    await scene.catch_up()
+    assert scene.trainer.loaded == [0, 8]
+    assert scene.trainer.applied == [1, 9, 10]
+
+
+async def test_a_peer_that_is_a_little_behind_replays_and_asks_nobody(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(1)
+    await scene.catch_up()
+    asked = scene.let_others_offer(monkeypatch)
+    scene.grow(SNAPSHOT_ROUNDS)
+    await scene.catch_up()
+    assert (scene.trainer.loaded, scene.trainer.applied, asked) == ([0], [1, 2, 3], [])
+
+
+async def test_a_restarted_peer_asks_others_when_its_own_snapshots_are_old(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(3)
+    await scene.catch_up()
+    scene.grow(7)
+    again = Scene(scene.node)
+    assert [snapshot.round for snapshot in again.replica.snapshots] == [2]
+    again.let_others_offer(monkeypatch, Snapshot(8, scene.state_after(8)))
+    await again.catch_up()
+    assert again.trainer.loaded == [8]
+
+
+async def test_a_snapshot_that_the_chain_does_not_vouch_for_is_not_loaded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(10)
+    scene.let_others_offer(
+        monkeypatch,
+        Snapshot(8, scene.state_after(7)),  # another state
+        Snapshot(10, scene.state_after(10)),  # no record stands on it yet
+        Snapshot(4, scene.state_after(4)),
+    )
+    await scene.catch_up()
+    assert scene.trainer.loaded == [4]
+
+
+async def test_damaged_snapshots_on_disk_are_as_none(scene: Scene) -> None:
+    scene.node.folder.snapshots.write_bytes(b"\xff\xff")
+    again = Scene(scene.node)
+    assert again.replica.snapshots == ()
+    await again.catch_up()
+    assert again.trainer.loaded == [0]
+
+
+async def test_a_blob_is_collected_only_when_it_was_not_needed_twice(scene: Scene) -> None:
+    scene.grow(1)
+    await scene.catch_up()
+    fresh = scene.node.blobs.put(b"an offer for the open round, which no record names yet").name
+    scene.grow(SNAPSHOT_ROUNDS - 1)
+    await scene.catch_up()
+    assert scene.node.blobs.has(fresh)
+    scene.grow(SNAPSHOT_ROUNDS)
+    await scene.catch_up()
+    assert not scene.node.blobs.has(fresh)
+
+
+async def test_the_blobs_of_the_kept_snapshots_stay(scene: Scene) -> None:
+    scene.grow(1)
+    for _ in range(4 * SNAPSHOT_ROUNDS):
+        await scene.catch_up()
+        scene.grow(1)
+    assert [snapshot.round for snapshot in scene.replica.snapshots] == [8, 6]
+    for snapshot in scene.replica.snapshots:
+        assert all(scene.node.blobs.has(block.blob) for block in snapshot.blocks)
+    assert len(list(scene.node.blobs.names())) <= 6 * len(scene.node.layout.blocks)
+
+
+async def test_a_trainer_that_dies_leaves_the_state_as_it_was(scene: Scene) -> None:
+    scene.grow(1)
+    await scene.catch_up()
+    scene.grow(1)
+    scene.trainer.is_dead = True
+    with pytest.raises(ChildFailed):
+        await scene.catch_up()
+    assert scene.replica.applied == 1
