@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
+from spes_peer.errors import BadConfiguration
 from spes_peer.organize import run_file_text
+from spes_peer.ports import choose_ports
 
 START_SECONDS = 120.0
 
@@ -205,12 +208,49 @@ class Run:
         fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
         return self.place.start("join", *fixed, *options, log=f"{name}.log")
 
+    def start_bootstrap(self) -> None:
+        """On the run's folder and the port of the address."""
+        folder = self.place.path / "run"
+        (folder / "address").unlink(missing_ok=True)
+        options = ["--run", str(folder), "--host", "127.0.0.1", "--port", self.address.split("/")[4]]
+        self.bootstrap = self.place.start(*options, log="bootstrap.log", module="bootstrap")
+        until(lambda: (folder / "address").exists(), "the bootstrap node serves again")
+
+    def daemon(self, name: str) -> psutil.Process:
+        return next(one for one in self.place.processes() if "join" in one.cmdline() and name in one.cmdline())
+
+    def child(self, name: str, module: str) -> psutil.Process:
+        children = self.daemon(name).children()
+        return next(child for child in children if module in child.cmdline())
+
+    def phase(self, name: str) -> str:
+        return str(self.place.status(name).get("phase", {}).get("name", ""))
+
+    def newest_round(self, name: str) -> int:
+        rounds = self.place.status(name).get("rounds") or [{"round": 0}]
+        return int(rounds[-1]["round"])
+
+    def until_rounds_more(self, name: str, number: int) -> dict[str, Any]:
+        return self.until_round(name, self.newest_round(name) + number)
+
+    def until_equal(self, *names: str) -> None:
+        """All have applied one round, the newest that they share, and have one state root after it."""
+
+        def roots() -> list[str] | None:
+            found = [{e["round"]: e["state_root"] for e in self.place.status(name).get("rounds", [])} for name in names]
+            common = set.intersection(*(set(one) for one in found))
+            return [one[max(common, key=int)] for one in found] if common else None
+
+        found = until(roots, f"{names} share a round")
+        assert len(set(found)) == 1, found
+
     def until_round(self, name: str, number: int) -> dict[str, Any]:
         def reached() -> dict[str, Any] | None:
             status = self.place.status(name)
-            return status if any(entry["round"] == str(number) for entry in status.get("rounds", [])) else None
+            rounds = status.get("rounds") or [{"round": 0}]
+            return status if int(rounds[-1]["round"]) >= number else None
 
-        found: dict[str, Any] = until(reached, f"{name} has applied round {number}")
+        found: dict[str, Any] = until(reached, f"{name} has come to round {number}")
         return found
 
 
@@ -220,10 +260,18 @@ def organized(place: Place) -> Run:
     made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
     assert made.returncode == 0, made.stderr
     folder = place.path / "run"
-    options = ["--run", str(folder), "--host", "127.0.0.1", "--port", "0"]
+    options = ["--run", str(folder), "--host", "127.0.0.1", "--port", str(three_free_ports())]
     bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap")
     until(lambda: (folder / "address").exists(), "the bootstrap node serves")
     return Run(place, (folder / "address").read_text().strip(), bootstrap)
+
+
+def three_free_ports() -> int:
+    """The first of three in a row."""
+    for base in random.sample(range(20_000, 32_000, 3), 100):
+        with contextlib.suppress(BadConfiguration):
+            return choose_ports("127.0.0.1", base).grpc
+    raise AssertionError("no three free ports in a row")
 
 
 def subset_owners(status: dict[str, Any]) -> list[list[str]]:
@@ -293,12 +341,108 @@ def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_trainer_that_is_killed_is_started_again_and_the_run_goes_on(organized: Run) -> None:
+def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized: Run) -> None:
     place = organized.place
-    organized.join("volunteer")
-    organized.until_round("volunteer", 1)
-    trainer = next(process for process in place.processes() if "spes_peer.training" in process.cmdline())
-    trainer.kill()
-    reached = int(place.status("volunteer")["round"])
-    status = organized.until_round("volunteer", reached + 2)
-    assert any("the trainer ended" in line["text"] for line in status["log"])
+    organized.join("steady")
+    organized.join("hit")
+    organized.until_round("hit", 1)
+    for module in ("spes_peer.membership.dht_node", "spes_peer.exchange.libp2p_node", "spes_peer.training"):
+        victim = organized.child("hit", module)
+        below = victim.children()
+        victim.kill()
+        organized.until_rounds_more("hit", 2)
+        until(lambda module=module: organized.child("hit", module), f"another {module} runs")
+        assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    status = place.status("hit")
+    assert any("the trainer ended killed" in line["text"] for line in status["log"])
+    numbers = [int(entry["round"]) for entry in status["rounds"]]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))  # each counts once
+
+    daemon = organized.daemon("hit")
+    all_of_it = [daemon, *daemon.children(recursive=True)]
+    daemon.kill()
+    psutil.wait_procs(all_of_it, timeout=5)
+    assert not [process for process in all_of_it if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    organized.join("hit")
+    organized.until_rounds_more("hit", 2)
+    organized.until_equal("steady", "hit")
+    assert sorted(peer["name"] for peer in place.status("steady")["peers"]) == ["bootstrap", "hit", "steady"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_members_outlive_the_bootstrap_node_and_find_it_again(organized: Run) -> None:
+    place = organized.place
+    organized.join("one")
+    organized.join("two", "--no-inbound")
+    organized.until_round("two", 1)
+    organized.bootstrap.kill()
+    organized.bootstrap.wait()
+    refused = place.run("join", "--bootstrap", organized.address, "--data-dir", str(place.path / "late"), "--no-tui")
+    assert refused.returncode == 3
+    assert "nothing listens at" in refused.stderr.splitlines()[-1]
+    until(
+        lambda: place.status("one")["phase"].get("why", "").startswith("for a coordinator"), "the wait says what it is"
+    )
+    organized.start_bootstrap()
+    organized.until_rounds_more("one", 2)
+    organized.until_rounds_more("two", 1)
+    organized.until_equal("one", "two")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_pause_outlives_a_kill_and_an_absence_of_many_rounds_is_caught_up(organized: Run) -> None:
+    place = organized.place
+    organized.join("steady")
+    guest = organized.join("guest")
+    organized.until_round("guest", 1)
+    assert place.run("pause", "--data-dir", str(place.path / "guest")).returncode == 0
+    until(lambda: organized.phase("guest") == "paused", "it is paused")
+    guest.kill()
+    guest.wait()
+    left_at = organized.newest_round("steady")
+    organized.until_round("steady", left_at + 6)  # three snapshots: nobody has the updates since then
+    organized.join("guest")
+    until(lambda: organized.phase("guest") == "paused", "it is still paused")
+    assert place.run("resume", "--data-dir", str(place.path / "guest")).returncode == 0
+    organized.until_rounds_more("guest", 2)
+    organized.until_equal("steady", "guest")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_all_can_leave_at_once_and_whoever_comes_back_goes_on(organized: Run) -> None:
+    place = organized.place
+    daemons = {name: organized.join(name) for name in ("one", "two")}
+    for name in daemons:
+        organized.until_round(name, 2)
+    for name in daemons:
+        assert place.run("leave", "--data-dir", str(place.path / name)).returncode == 0
+    until(lambda: all(daemon.poll() == 0 for daemon in daemons.values()), "both have left", seconds=30)
+    reached = max(int(path.stem) for path in (place.path / "run/records").iterdir())
+    for name in daemons:  # which of them left last is not decided
+        organized.join(name)
+    organized.until_round("one", reached + 1)
+    organized.until_equal("one", "two")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_signal_at_any_moment_ends_a_volunteer_in_good_order(organized: Run) -> None:
+    moments = {
+        "asking the node": signal.SIGINT,
+        "starting the trainer": signal.SIGTERM,
+        "fetching the records": signal.SIGHUP,
+        "claiming subset": signal.SIGINT,
+        "local steps": signal.SIGTERM,
+    }
+    place = organized.place
+    before = len(place.processes())
+    for mark, number in moments.items():
+        daemon = organized.join("guest", "--log-level", "DEBUG")
+        until(lambda mark=mark: mark in place.read("guest.log"), f"it says {mark!r}")
+        daemon.send_signal(number)
+        assert daemon.wait(timeout=10) == 0, mark
+        until(lambda: len(place.processes()) == before, f"nothing of it is left after {mark!r}", seconds=5)
+        assert not list(place.path.glob("guest/*.sock")), mark
