@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spes_peer.model import experts as experts_module
-from spes_peer.model.experts import ExpertWeights, Routes, groups_experts, routed_experts
+from spes_peer.model.experts import ExpertWeights, Routes, can_group, routed_experts
 from spes_peer.model.resident import PRECISIONS, ExpertMatrix, Precision, group_values, resident_bytes
 
 NUM_TOKENS, D_MODEL, NUM_EXPERTS, HIDDEN, TOP_K = 60, 16, 5, 24, 2
@@ -21,7 +21,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Lets a test say which inner loop is used."""
 
     def chosen(grouped: bool) -> None:
-        monkeypatch.setattr(experts_module, "groups_experts", lambda *_: grouped)
+        monkeypatch.setattr(experts_module, "can_group", lambda *_: grouped)
 
     return chosen
 
@@ -163,6 +163,8 @@ def test_routes_sort_every_route_to_its_slot() -> None:
 
 
 def test_experts_are_grouped_only_where_they_lie_in_one_tensor_of_aligned_rows() -> None:
-    assert groups_experts("cuda", 4096, 16, torch.empty(16, 64, 32, dtype=torch.bfloat16))
-    assert not groups_experts("cuda", 4096, 16, torch.empty(16, 64, 36, dtype=torch.bfloat16))
-    assert not groups_experts("cuda", 4096, 16, None)
+    assert can_group("cuda", torch.empty(16, 64, 32, dtype=torch.bfloat16))
+    assert not can_group("cuda", torch.empty(16, 64, 36, dtype=torch.bfloat16))
+    assert not can_group("cuda", torch.empty(16, 64, 32))
+    assert can_group("cpu", torch.empty(16, 64, 36))
+    assert not can_group("cpu", None)

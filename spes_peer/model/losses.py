@@ -1,6 +1,7 @@
 """The four losses of SPES §2. Shapes: N tokens, C tokens of a chunk, D d_model, V vocabulary, E experts, K routes per
 token."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch.nn import functional
 from spes_peer.run.manifest import Training
 
 IGNORED_TARGET = -100
-_CHUNK_LOGITS = 1 << 25  # 128 MiB of fp32 logits at a time
+_CHUNK_LOGITS = 40_000_000  # 160 MB of fp32 logits at a time: 256 tokens of a vocabulary of 151,665
 
 
 @dataclass(frozen=True)
@@ -63,30 +64,18 @@ class _Head(torch.autograd.Function):
         count = (target_N != IGNORED_TARGET).sum().clamp(min=1)
         weights_VD = head_VD.detach().to(x_ND.dtype)
         grad_x_ND = torch.empty_like(x_ND) if with_gradient else None
-        grad_VD = torch.zeros_like(head_VD) if with_gradient else None
+        grad_VD: Tensor | None = None
         sums = torch.zeros(2, device=x_ND.device)
-        chunk = max(1, _CHUNK_LOGITS // len(head_VD))
-        for start in range(0, len(x_ND), chunk):
-            rows = slice(start, start + chunk)
-            target_C, counted_C = target_N[rows], target_N[rows] != IGNORED_TARGET
-            index_C1 = target_C.clamp(min=0).unsqueeze(1)
-            logits_CV = torch.mm(x_ND[rows], weights_VD.T).to(torch.float32)
-            target_logit_C = logits_CV.gather(1, index_C1).squeeze(1)
-            largest_C1 = logits_CV.amax(dim=1, keepdim=True)
-            exp_CV = logits_CV.sub_(largest_C1).exp_()
-            sum_C1 = exp_CV.sum(dim=1, keepdim=True)
-            lse_C = (sum_C1.log() + largest_C1).squeeze(1)
-            sums[0] += ((lse_C - target_logit_C) * counted_C).sum()
-            sums[1] += (lse_C.square() * counted_C).sum()
-            if grad_x_ND is None or grad_VD is None:
-                continue
-            weight_C1 = (counted_C / count).unsqueeze(1)
-            # ∂(lse − target + c·lse²) = (1 + 2c·lse) · softmax − [target]
-            grad_CV = exp_CV.mul_(weight_C1 * (1 + 2 * z_coefficient * lse_C.unsqueeze(1)) / sum_C1)
-            grad_CV.scatter_add_(1, index_C1, -weight_C1)
-            grad_CV = grad_CV.to(x_ND.dtype)
-            torch.mm(grad_CV, weights_VD, out=grad_x_ND[rows])
-            _add_product(grad_VD, grad_CV.T, x_ND[rows])
+        num_chunks = max(1, math.ceil(target_N.numel() * len(head_VD) / _CHUNK_LOGITS))
+        rows = torch.arange(len(x_ND)).tensor_split(num_chunks)
+        for chunk in (slice(int(part[0]), int(part[-1]) + 1) for part in rows if len(part)):
+            x_CD = x_ND[chunk]
+            chunk_sums, grad_VC = _chunk(x_CD, weights_VD, target_N[chunk], z_coefficient, count)
+            sums += chunk_sums
+            if grad_x_ND is not None:
+                torch.mm(grad_VC.T, weights_VD, out=grad_x_ND[chunk])
+                grad_VD = _plus_product(grad_VD, grad_VC, x_CD)
+            del grad_VC  # before the next chunk is made
         ce, z = (sums / count).unbind()
         ctx.save_for_backward(grad_x_ND, grad_VD)
         ctx.mark_non_differentiable(ce, z)
@@ -99,12 +88,33 @@ class _Head(torch.autograd.Function):
         return _scaled(grad_x_ND, grad), _scaled(grad_VD, grad), None, None, None
 
 
-def _add_product(sum_VD: Tensor, a_VC: Tensor, b_CD: Tensor) -> None:
-    """sum += a · b, the sum in fp32 whatever a and b are."""
+def _chunk(
+    x_CD: Tensor, head_VD: Tensor, target_C: Tensor, z_coefficient: float, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums of (cross-entropy, z) over a chunk, and the gradient of its logits [V, C] in the dtype of x.
+
+    Vocabulary first: on a CPU that product takes a third less time than the one with tokens first."""
+    logits_VC = torch.mm(head_VD, x_CD.T).to(torch.float32)
+    counted_C, index_1C = target_C != IGNORED_TARGET, target_C.clamp(min=0).unsqueeze(0)
+    target_logit_C = logits_VC.gather(0, index_1C).squeeze(0)
+    largest_C = logits_VC.amax(dim=0)
+    exp_VC = logits_VC.sub_(largest_C).exp_()
+    sum_C = exp_VC.sum(dim=0)
+    lse_C = sum_C.log() + largest_C
+    sums = torch.stack((((lse_C - target_logit_C) * counted_C).sum(), (lse_C.square() * counted_C).sum()))
+    # ∂(lse − target + c·lse²) = (1 + 2c·lse) · softmax − [target]
+    weight_C = counted_C / count
+    grad_VC = exp_VC.mul_(weight_C * (1 + 2 * z_coefficient * lse_C) / sum_C)
+    return sums, grad_VC.scatter_add_(0, index_1C, -weight_C.unsqueeze(0)).to(x_CD.dtype)
+
+
+def _plus_product(sum_VD: Tensor | None, a_VC: Tensor, b_CD: Tensor) -> Tensor:
+    """sum + a · b in the place of the sum, which is fp32 whatever a and b are."""
+    if sum_VD is None:
+        return torch.mm(a_VC, b_CD).to(torch.float32)
     if a_VC.dtype == sum_VD.dtype:
-        sum_VD.addmm_(a_VC, b_CD)
-    else:
-        sum_VD.add_(torch.mm(a_VC, b_CD))
+        return sum_VD.addmm_(a_VC, b_CD)
+    return sum_VD.add_(torch.mm(a_VC, b_CD))
 
 
 def _scaled(gradient: Tensor, by: Tensor) -> Tensor:
