@@ -12,6 +12,7 @@
     │   └── Unreachable          no transport reaches the peer, or it makes no progress
     ├── BlobMissing          a blob that nobody here has
     └── ChildFailed          one of our own processes answered with an error, or died
+        └── ChildStalled         … or does not answer at all
 
 Foreign errors become one of these in the adapter that met them.
 """
@@ -70,4 +71,8 @@ class BlobMissing(SpesError):
 
 
 class ChildFailed(SpesError):
+    pass
+
+
+class ChildStalled(ChildFailed):
     pass

@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import Message
 
-from spes_peer.errors import BadMessage, ChildFailed
+from spes_peer.errors import BadMessage, ChildFailed, ChildStalled
 from spes_peer.wire import frames
 from spes_peer.wire.children_pb2 import Frame
 
@@ -85,7 +85,7 @@ class Child:
                 await self._send(frames.pack(frames.request(number, request)))
                 frame = await future
         except TimeoutError:
-            raise ChildFailed(
+            raise ChildStalled(
                 f"the {self.name} process did not answer {request.DESCRIPTOR.name} in {timeout_seconds:.0f} s"
             ) from None
         except OSError as error:

@@ -16,7 +16,7 @@ import torch
 from training_swarm import PEERS, Swarm, record_of
 
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import ChildFailed
+from spes_peer.errors import ChildFailed, ChildStalled
 from spes_peer.identity import Identity
 from spes_peer.run.manifest import sign_manifest
 from spes_peer.run.offers import ReduceInput, ReduceTask
@@ -147,6 +147,17 @@ async def test_a_process_that_is_killed_fails_what_it_was_asked(
     os.kill(trainer.child.pid, signal.SIGKILL)
     with pytest.raises(ChildFailed, match="has ended"):
         await training
+    await asyncio.wait_for(trainer.wait_ended(), 5)
+
+
+async def test_a_process_that_hangs_is_given_up_and_killed(
+    trainer: TrainerProcess, swarm: Swarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await opened(trainer, swarm, tmp_path)
+    monkeypatch.setattr("spes_peer.training.client.STATE_SECONDS", 0.2)
+    os.kill(trainer.child.pid, signal.SIGSTOP)
+    with pytest.raises(ChildStalled, match="did not answer MeasureHeldOut"):
+        await trainer.measure_held_out(0, 1)
     await asyncio.wait_for(trainer.wait_ended(), 5)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from spes_peer.errors import BadMessage
+from spes_peer.errors import BadMessage, ChildStalled
 from spes_peer.identity import PeerId
 from spes_peer.process import Child
 from spes_peer.run.offers import ReduceTask
@@ -115,9 +115,12 @@ class TrainerProcess:
         await self.child.stop()
 
     async def _ask(self, request: Any, reply: type[T], timeout_seconds: float) -> T:
-        answer = await self.child.call(
-            convert.to_message(request), convert.message_class(reply.__name__), timeout_seconds
-        )
+        kind = convert.message_class(reply.__name__)
+        try:
+            answer = await self.child.call(convert.to_message(request), kind, timeout_seconds)
+        except ChildStalled:
+            self.child.kill()  # it hangs, in a driver perhaps, and only another process can go on
+            raise
         return convert.from_message(reply, answer)
 
     def _take_event(self, message: Message) -> None:
