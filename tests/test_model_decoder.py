@@ -382,10 +382,11 @@ def test_masters_stay_exact_whatever_the_resident_precision(resident: Precision)
 @pytest.mark.parametrize("resident", ["fp32", "bf16"])
 def test_computing_in_bf16_sees_masters_as_they_are_now(resident: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the experts from one bf16 tensor into which masters are published, or converted one by one."""
-    groups = random_groups(OLMOE_LIKE)
-    exact = filled(OLMOE_LIKE, groups)
+    model = small_model(top_k=6)  # all experts: else a few of the tokens take another route in bf16
+    groups = random_groups(model)
+    exact = filled(model, groups)
     monkeypatch.setattr(decoder_module, "compute_dtype_of", lambda _device: torch.bfloat16)
-    found = Decoder(OLMOE_LIKE, "cpu", TRAINING, resident=resident)
+    found = Decoder(model, "cpu", TRAINING, resident=resident)
     for expert, flat in groups.items():
         found.load_group(expert, flat)
     for scale in (1.0, 1.5):
@@ -393,9 +394,8 @@ def test_computing_in_bf16_sees_masters_as_they_are_now(resident: Precision, mon
             decoder.own((0, 3))
             decoder.load_master(0, groups[0] * scale)
             decoder.zero_grad()
-            decoder(*batch(OLMOE_LIKE)).total.backward()
+            decoder(*batch(model)).total.backward()
         for ours, reference in zip(found.owned_parameters(), exact.owned_parameters(), strict=True):
             assert ours.grad.dtype == torch.float32
-            # a few of the 32 tokens take another route in bf16; a master of before would be off by more than 0.3
-            assert (ours.grad - reference.grad).norm() <= 0.2 * reference.grad.norm()
-    assert found(*batch(OLMOE_LIKE)).ce.item() == pytest.approx(exact(*batch(OLMOE_LIKE)).ce.item(), rel=0.02)
+            assert (ours.grad - reference.grad).norm() <= 0.05 * reference.grad.norm()  # bf16; 0.3 with old masters
+    assert found(*batch(model)).ce.item() == pytest.approx(exact(*batch(model)).ce.item(), rel=0.02)
