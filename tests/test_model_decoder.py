@@ -399,3 +399,16 @@ def test_computing_in_bf16_sees_masters_as_they_are_now(resident: Precision, mon
             assert ours.grad.dtype == torch.float32
             assert (ours.grad - reference.grad).norm() <= 0.05 * reference.grad.norm()  # bf16; 0.3 with old masters
     assert found(*batch(model)).ce.item() == pytest.approx(exact(*batch(model)).ce.item(), rel=0.02)
+
+
+@pytest.mark.parametrize(("resident", "cost"), [("bf16", 2e-3), ("int8", 5e-3), ("int4", 5e-2)])
+def test_frozen_experts_of_a_trained_model_cost_little_loss(resident: Precision, cost: float) -> None:
+    """In nats. A model this narrow feels rounding most: the demo loses less than 3e-4 in any (docs/LOG.md)."""
+    _, trained = _trained(tuple(range(6)))
+    text = torch.tensor([list(b"to be or not to be"[:17])]) % 40
+    rounded = Decoder(trained.model, "cpu", TRAINING, resident=resident)
+    rounded.load_group(None, trained.flatten_shared())
+    for expert in range(6):
+        rounded.load_group(expert, trained.flatten_master(expert))
+    losses = [decoder(text[:, :-1], text[:, 1:]).ce.item() for decoder in (trained, rounded)]
+    assert 0 < abs(losses[1] - losses[0]) < cost
