@@ -43,7 +43,7 @@ class _Size:
     num_repeats: int
 
 
-_FULL = _Size(layer_tokens=2048, step_tokens=256, num_layers=4, head_tokens=1024, memory_tokens=2048, num_repeats=3)
+_FULL = _Size(layer_tokens=2048, step_tokens=256, num_layers=4, head_tokens=512, memory_tokens=2048, num_repeats=3)
 _QUICK = _Size(layer_tokens=256, step_tokens=64, num_layers=1, head_tokens=64, memory_tokens=256, num_repeats=1)
 _GPU = _Size(layer_tokens=16384, step_tokens=16384, num_layers=4, head_tokens=8192, memory_tokens=8192, num_repeats=10)
 _QUICK_VOCABULARY = 4096
