@@ -24,6 +24,7 @@ from spes_peer.control import ControlClient
 from spes_peer.errors import BadConfiguration, ChildFailed, SpesError, UserError, first_in
 from spes_peer.files import write_whole
 from spes_peer.organize import read_manifest, run_file_text
+from spes_peer.process import ending_signals
 from spes_peer.run.manifest import Manifest, SignedManifest, parse_manifest, parse_run_file
 from spes_peer.wire.control_pb2 import RoundStatus, Status
 
@@ -109,7 +110,7 @@ class _Demo:
     async def run(self) -> int:
         main = asyncio.current_task()
         assert main is not None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, main.cancel)
         folder = self._make_folder()
         try:

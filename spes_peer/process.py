@@ -191,8 +191,14 @@ def on_signals(stop: Callable[[], None]) -> None:
         logger.info("asked to end by a signal")
         stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, take)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Those that ask a program to end. Not SIGHUP where it is ignored: whoever started us with nohup wants us to stay."""
+    asked = (signal.SIGTERM, signal.SIGINT)
+    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 
 
 def end_with_parent(number: signal.Signals) -> None:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from spes_peer import process
 from spes_peer.errors import ChildFailed
-from spes_peer.process import Child
+from spes_peer.process import Child, ending_signals
 from spes_peer.wire.children_pb2 import DhtHealth, Dictionary, ReadDictionary
 
 HERE = str(Path(__file__).parent)
@@ -166,10 +166,12 @@ async def test_an_interrupt_from_the_terminal_is_not_the_childs_business(start: 
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
-from spes_peer.process import Child
+from spes_peer.process import Child, ending_signals
 from spes_peer.wire.children_pb2 import Dictionary, ReadDictionary
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored
 
 async def main():
     child = Child.start("echo", "echo_child", Path(sys.argv[1]))
@@ -197,3 +199,9 @@ def test_no_child_outlives_its_parent_by_two_seconds(
         parent.send_signal(signal_number)
         parent.wait(5)
         assert wait_until_gone(pid, 2)
+
+
+def test_who_is_started_with_nohup_stays_when_the_terminal_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert signal.SIGHUP in ending_signals() or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
+    assert ending_signals() == (signal.SIGTERM, signal.SIGINT)
