@@ -196,7 +196,7 @@ def on_signals(stop: Callable[[], None]) -> None:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Those that ask a program to end. Not SIGHUP where it is ignored: whoever started us with nohup wants us to stay."""
+    """Those that ask a program to end. Not SIGHUP where it is ignored: who started us with nohup wants us to stay."""
     asked = (signal.SIGTERM, signal.SIGINT)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 

@@ -168,7 +168,7 @@ async def test_an_interrupt_from_the_terminal_is_not_the_childs_business(start: 
 PARENT = """
 import asyncio, signal, sys
 from pathlib import Path
-from spes_peer.process import Child, ending_signals
+from spes_peer.process import Child
 from spes_peer.wire.children_pb2 import Dictionary, ReadDictionary
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored
