@@ -11,10 +11,8 @@ A folder is made whole or not at all.
 """
 
 import logging
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from spes_peer.blobs import BlobStore
 from spes_peer.data.corpus import read_text_folder, standard_library
 from spes_peer.data.shards import make_shards
 from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
-from spes_peer.files import write_whole
+from spes_peer.files import making_folder, write_whole
 from spes_peer.folder import MANIFEST_FILE
 from spes_peer.identity import Identity
 from spes_peer.run.chain import Chain, sign_genesis
@@ -68,20 +66,8 @@ def create_run(
     if folder.exists() and any(folder.iterdir()):
         raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
     run_file = parse_run_file(run_toml)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise BadConfiguration(f"cannot write beside {folder}: {error.strerror}") from None
-    try:
-        signed = _fill(building, run_file, run_toml, corpus, genesis or Genesis())
-        if folder.exists():
-            folder.rmdir()
-        building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    return signed
+    with making_folder(folder) as building:
+        return _fill(building, run_file, run_toml, corpus, genesis or Genesis())
 
 
 def read_manifest(folder: Path) -> SignedManifest:

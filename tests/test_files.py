@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spes_peer.files import replacing, write_whole
+from spes_peer.files import making_folder, replacing, write_whole
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -97,3 +97,13 @@ def test_a_kill_at_any_instant_leaves_one_of_two_contents(tmp_path: Path) -> Non
             os.kill(process.pid, signal.SIGKILL)
         content = path.read_bytes()
         assert content in (b"a" * (1 << 20), b"b" * (1 << 20))
+
+
+def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    with making_folder(tmp_path / "made") as building:
+        (building / "file").write_text("content")
+        assert not (tmp_path / "made").exists()
+    assert (tmp_path / "made" / "file").read_text() == "content"
+    with pytest.raises(FileNotFoundError), making_folder(tmp_path / "broken") as building:
+        (building / "nowhere" / "file").write_text("content")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]

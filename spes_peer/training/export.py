@@ -8,10 +8,7 @@ Prints what it is at; its last line on stderr says what was wrong. A process of 
 """
 
 import json
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +23,7 @@ from spes_peer.blobs import BlobStore, digests_of, name_of
 from spes_peer.data.huggingface_tokenizer import byte_tokenizer_files
 from spes_peer.data.tokenizer import END_OF_TEXT
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError
+from spes_peer.files import making_folder
 from spes_peer.folder import MANIFEST_FILE, SNAPSHOTS_FILE
 from spes_peer.model.huggingface import HuggingFaceTensor, config_of, tensors_of
 from spes_peer.run.chain import Chain
@@ -112,12 +110,7 @@ def export(state: Path, out: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> St
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadConfiguration(f"{out} is not an empty folder; name a new one")
     config = config_of(stored.layout.manifest.model, _dtype_of(stored.layout), END_OF_TEXT)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise BadConfiguration(f"cannot write beside {out}: {error.strerror}") from None
-    try:
+    with making_folder(out, mode=0o755) as building:
         _write_weights(stored, building, max_shard_bytes)
         generation = {"eos_token_id": END_OF_TEXT, "do_sample": True}
         files = {
@@ -128,14 +121,6 @@ def export(state: Path, out: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> St
         files["README.md"] = _readme(stored, config["architectures"][0])
         for name, text in files.items():
             (building / name).write_text(text + "\n")
-        _sync(building)
-        building.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        building.rename(out)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return stored
 
 
@@ -199,16 +184,6 @@ An `{architecture}`: load it with `AutoModelForCausalLM.from_pretrained`. Sequen
 
 Tokens are bytes of UTF-8, and {END_OF_TEXT} ends a document; `AutoTokenizer.from_pretrained` reads the tokenizer beside
 this file. Trained on: {", ".join(manifest.data.sources) or "unknown text"}."""
-
-
-def _sync(folder: Path) -> None:
-    """On disk before it gets its name, or a power cut could leave the name with nothing behind it."""
-    for path in (*folder.iterdir(), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 if __name__ == "__main__":
