@@ -32,7 +32,7 @@ from spes_peer.rounds.messages import (
 from spes_peer.rounds.phases import Rules, Step
 from spes_peer.run.chain import check_certificate, sign_genesis
 from spes_peer.run.layout import Layout
-from spes_peer.run.manifest import Manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import (
     RECORD_VERSION,
     BlockName,
@@ -55,7 +55,7 @@ def invented(*parts: object) -> BlobName:
 
 def genesis(layout: Layout) -> Record:
     blocks = tuple(
-        BlockName(block.id, invented("genesis", block.id), layout.state_bytes(block)) for block in layout.blocks
+        BlockName(block.id, invented("genesis", block.id), layout.state_bytes(block)) for block in layout.state_blocks
     )
     return Record(
         version=RECORD_VERSION,
@@ -82,7 +82,7 @@ def genesis(layout: Layout) -> Record:
 
 def contribution_of(entry: RosterEntry, record: Record, layout: Layout, root: str, steps: int) -> Contribution:
     offers = tuple(
-        Offer(block.id, invented(record.round, entry.peer_id, block.id), layout.encoded_bytes(block), 1.0)
+        Offer(block.id, invented(record.round, entry.peer_id, block.id), layout.offer_bytes(block), 1.0)
         for block in layout.blocks_offered_by(entry.subsets)
     )
     tokens = steps * entry.sequences_per_step * layout.manifest.model.sequence_length
@@ -128,7 +128,7 @@ class Member:
         self.follow(certified)
         entry = self.head.record.entry_of(self.peer_id)
         if entry is None:
-            self.say(AdmissionRequest(self.subsets, 1000.0, 1))
+            self.say(AdmissionRequest(self.subsets, 1000.0, PROTOCOL_VERSION))
         elif self.contributes and not self.head.record.is_final:
             self.contribute()
 
@@ -152,7 +152,7 @@ class Member:
         self.say(self.contribution)
 
     def honest_report(self, task: ReduceTask) -> UpdateReport:
-        size = self.swarm.layout.encoded_bytes(self.swarm.layout.by_id[task.block])
+        size = self.swarm.layout.mean_bytes(self.swarm.layout.by_id[task.block])
         blob = invented([(part.blob, part.tokens, part.clip) for part in task.inputs])
         return UpdateReport(self.head.round, task.block, blob, size, ())
 
@@ -230,7 +230,7 @@ class Swarm:
         member = Member(number, subsets, self, incarnation)
         self.members[member.peer_id] = member
         self.take(coordinator.on_connected(self.state, member.peer_id, self.now))
-        member.say(AdmissionRequest(subsets, 1000.0, 1))
+        member.say(AdmissionRequest(subsets, 1000.0, PROTOCOL_VERSION))
         return member
 
     def die(self, member: Member, is_noticed: bool = True) -> None:

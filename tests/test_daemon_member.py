@@ -196,7 +196,7 @@ async def test_a_damaged_ballot_says_what_to_do(node: Node, monkeypatch: pytest.
 
 def update_by(node: Node) -> Update:
     block = next(block for block in node.layout.blocks if block.expert is None)
-    size_bytes = node.layout.encoded_bytes(block)
+    size_bytes = node.layout.mean_bytes(block)
     return Update(
         BlockId(block.id), node.blobs.put(b"update").name, size_bytes, (Contributor(node.peer_id, 1, 1.0),), ()
     )

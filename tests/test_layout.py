@@ -116,11 +116,16 @@ def test_a_subset_is_the_one_whose_experts_the_manifest_names(manifest: Manifest
 
 
 def test_sizes_in_bytes_follow_the_encoding_and_the_public_dtype(manifest: Manifest) -> None:
-    dtypes = {"shared_dtype": "fp32", "expert_dtype": "bf16", "shared_encoding": "bf16", "expert_encoding": "fp32"}
+    dtypes = {
+        "shared_dtype": "fp32",
+        "expert_dtype": "bf16",
+        "shared_offer_encoding": "bf16",
+        "expert_encoding": "fp32",
+    }
     layout = Layout(manifest.model_copy(update={"sync": manifest.sync.model_copy(update=dtypes)}))
     for block, state_bytes, offer_bytes in [(layout.shared_blocks[-1], 4, 2), (layout.expert_blocks(0)[-1], 2, 4)]:
         assert layout.state_bytes(block) == state_bytes * block.num_elements
-        assert layout.encoded_bytes(block) == offer_bytes * block.num_elements
+        assert layout.offer_bytes(block) == offer_bytes * block.num_elements
 
 
 def test_the_demo_has_at_least_four_shared_blocks_so_that_several_peers_reduce(manifest: Manifest) -> None:

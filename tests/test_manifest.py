@@ -163,6 +163,11 @@ def test_a_newer_protocol_says_what_to_install_even_with_keys_nobody_knows(manif
         parse_manifest(changed(manifest, protocol=PROTOCOL_VERSION + 1, quantum=True))
 
 
+def test_an_older_protocol_says_what_to_join_it_with(manifest: Manifest) -> None:
+    with pytest.raises(BadConfiguration, match="with the version of spes-peer with which it was made"):
+        parse_manifest(changed(manifest, protocol=PROTOCOL_VERSION - 1, shared_encoding="bf16"))
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000]
 )

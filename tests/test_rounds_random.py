@@ -8,7 +8,7 @@ from rounds_swarm import Member, Swarm, changed
 
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.messages import AdmissionRequest, Departure
-from spes_peer.run.manifest import Manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import Record
 
 
@@ -51,7 +51,7 @@ def catch_up(swarm: Swarm, member: Member) -> None:
     if member.contribution is not None:
         member.say(member.contribution)
     elif entry is None:
-        member.say(AdmissionRequest(member.subsets, 0.0, 1))
+        member.say(AdmissionRequest(member.subsets, 0.0, PROTOCOL_VERSION))
     elif member.contributes:
         member.contribute()
 

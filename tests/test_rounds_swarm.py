@@ -14,7 +14,7 @@ from spes_peer.rounds.messages import (
     UpdateReport,
 )
 from spes_peer.rounds.phases import Closing, Reducing, Rules
-from spes_peer.run.manifest import Manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import BlockId, Record
 
 FOUR = [(0,), (1,), (2,), (3,)]
@@ -287,7 +287,7 @@ def test_when_all_have_departed_the_run_waits_for_whoever_comes(swarm: Swarm) ->
     assert swarm.head.record.roster == ()
     assert swarm.waiting().why == "0 of the 1 volunteers that it takes to open round 3"
     swarm[0].subsets = (0,)
-    swarm[0].say(AdmissionRequest((0,), 0.0, 1))
+    swarm[0].say(AdmissionRequest((0,), 0.0, PROTOCOL_VERSION))
     swarm.until(lambda: swarm.round == 4, seconds=1)
     assert [record.step for record in swarm.records[2:]] == [20, 20, 40]
 
@@ -532,11 +532,11 @@ def test_a_signature_that_does_not_count_is_refused_by_name(swarm: Swarm) -> Non
 @pytest.mark.parametrize(
     ("wish", "reason"),
     [
-        (AdmissionRequest((9,), 1.0, 1), "it asks for subset 9, and there are 4"),
-        (AdmissionRequest((), 1.0, 1), "it asks for no subset"),
-        (AdmissionRequest((1, 1), 1.0, 1), "it asks for a subset twice"),
-        (AdmissionRequest((1,), float("inf"), 1), "its speed of inf tokens/s is none"),
-        (AdmissionRequest((1,), 1.0, 99), "it speaks protocol 99, and this run speaks 1"),
+        (AdmissionRequest((9,), 1.0, PROTOCOL_VERSION), "it asks for subset 9, and there are 4"),
+        (AdmissionRequest((), 1.0, PROTOCOL_VERSION), "it asks for no subset"),
+        (AdmissionRequest((1, 1), 1.0, PROTOCOL_VERSION), "it asks for a subset twice"),
+        (AdmissionRequest((1,), float("inf"), PROTOCOL_VERSION), "its speed of inf tokens/s is none"),
+        (AdmissionRequest((1,), 1.0, 99), f"it speaks protocol 99, and this run speaks {PROTOCOL_VERSION}"),
     ],
 )
 def test_a_request_that_cannot_be_admitted_is_refused_by_name(

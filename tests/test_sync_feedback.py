@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spes_peer.run.manifest import Encoding
+from spes_peer.run.encodings import Encoding, Format
 from spes_peer.run.records import BlockId
 from spes_peer.sync.encoding import decode, encode
 from spes_peer.sync.feedback import ExpertFeedback, SharedFeedback
@@ -20,7 +20,7 @@ def drawn(seed: int, scale: float = 1e-3) -> Tensor:
 
 
 def through(encoding: Encoding, values: Tensor) -> Tensor:
-    return decode(encoding, encode(encoding, values), len(values))
+    return decode(Format(encoding), encode(Format(encoding), values), len(values))
 
 
 def offered(feedback: SharedFeedback, progress: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from spes_peer.blobs import BlobName
 from spes_peer.errors import BlobMissing
 from spes_peer.identity import PeerId
+from spes_peer.run.encodings import Format
 from spes_peer.run.offers import ReduceInput
 from spes_peer.sync.encoding import encode
 from spes_peer.sync.reduce import norm, reduce_offers, weighted_mean
@@ -35,7 +36,7 @@ class Offers:
         return ReduceInput(PeerId(peer), name, len(content), norm, tokens, clip)
 
     def offer(self, peer: str, values: Tensor, tokens: int = 100, clip: float = 1.0) -> ReduceInput:
-        return self.put(peer, encode("fp32", values), norm(values), tokens, clip)
+        return self.put(peer, encode(Format("fp32"), values), norm(values), tokens, clip)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_weights_are_normalised_in_float64_and_sums_run_in_fp32_in_the_order_giv
 
 def test_offers_count_by_tokens_and_clip(offers: Offers) -> None:
     inputs = [offers.offer("a", drawn(1), tokens=300), offers.offer("b", drawn(2), tokens=100, clip=0.5)]
-    reduced = reduce_offers("fp32", NUM_ELEMENTS, inputs, offers.read)
+    reduced = reduce_offers(Format("fp32"), NUM_ELEMENTS, inputs, offers.read)
     assert reduced is not None
     torch.testing.assert_close(reduced.mean, 0.75 * drawn(1) + 0.125 * drawn(2))
     assert reduced.share == {"a": 0.75, "b": 0.25}
@@ -68,7 +69,7 @@ def test_offers_count_by_tokens_and_clip(offers: Offers) -> None:
 def test_every_reducer_gets_the_same_bits_whatever_the_order_it_was_told(offers: Offers) -> None:
     inputs = [offers.offer(peer, drawn(ord(peer)), tokens=ord(peer), clip=0.9) for peer in "dbacfe"]
     shuffled = random.Random(0).sample(inputs, len(inputs))
-    found = [reduce_offers("fp32", NUM_ELEMENTS, some, offers.read) for some in (inputs, shuffled)]
+    found = [reduce_offers(Format("fp32"), NUM_ELEMENTS, some, offers.read) for some in (inputs, shuffled)]
     assert found[0] is not None
     assert found[1] is not None
     assert found[0].mean.numpy().tobytes() == found[1].mean.numpy().tobytes()
@@ -78,12 +79,12 @@ def test_every_reducer_gets_the_same_bits_whatever_the_order_it_was_told(offers:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * (4 * NUM_ELEMENTS - 1), encode("fp32", torch.zeros(NUM_ELEMENTS - 1)) + b"\0\0\xc0\x7f"],
+    [b"", b"\0" * (4 * NUM_ELEMENTS - 1), encode(Format("fp32"), torch.zeros(NUM_ELEMENTS - 1)) + b"\0\0\xc0\x7f"],
     ids=["empty", "short", "nan"],
 )
 def test_an_offer_that_is_none_costs_only_itself(offers: Offers, content: bytes) -> None:
     inputs = [offers.offer("a", drawn(1)), offers.put("b", content, norm=0.0), offers.offer("c", drawn(3))]
-    reduced = reduce_offers("fp32", NUM_ELEMENTS, inputs, offers.read)
+    reduced = reduce_offers(Format("fp32"), NUM_ELEMENTS, inputs, offers.read)
     assert reduced is not None
     assert reduced.rejected == ("b",)
     assert reduced.share == {"a": 0.5, "c": 0.5}
@@ -92,26 +93,26 @@ def test_an_offer_that_is_none_costs_only_itself(offers: Offers, content: bytes)
 
 @pytest.mark.parametrize(("factor", "is_taken"), [(1.0, True), (1.0009, True), (1.0011, False), (0.5, False)])
 def test_an_offer_must_have_the_norm_it_claims(offers: Offers, factor: float, is_taken: bool) -> None:
-    given = offers.put("a", encode("fp32", drawn(1)), norm=norm(drawn(1)) * factor)
-    assert (reduce_offers("fp32", NUM_ELEMENTS, [given], offers.read) is not None) == is_taken
+    given = offers.put("a", encode(Format("fp32"), drawn(1)), norm=norm(drawn(1)) * factor)
+    assert (reduce_offers(Format("fp32"), NUM_ELEMENTS, [given], offers.read) is not None) == is_taken
 
 
 def test_an_offer_of_nothing_is_sound(offers: Offers) -> None:
-    reduced = reduce_offers("fp32", NUM_ELEMENTS, [offers.offer("a", torch.zeros(NUM_ELEMENTS))], offers.read)
+    reduced = reduce_offers(Format("fp32"), NUM_ELEMENTS, [offers.offer("a", torch.zeros(NUM_ELEMENTS))], offers.read)
     assert reduced is not None
     assert not reduced.mean.any()
 
 
 def test_without_a_sound_offer_there_is_no_mean(offers: Offers) -> None:
-    assert reduce_offers("fp32", NUM_ELEMENTS, [offers.put("a", b"x", norm=0.0)], offers.read) is None
-    assert reduce_offers("fp32", NUM_ELEMENTS, [], offers.read) is None
+    assert reduce_offers(Format("fp32"), NUM_ELEMENTS, [offers.put("a", b"x", norm=0.0)], offers.read) is None
+    assert reduce_offers(Format("fp32"), NUM_ELEMENTS, [], offers.read) is None
 
 
 def test_a_blob_that_is_not_here_is_said_and_no_fault_of_the_peer(offers: Offers) -> None:
     given = offers.offer("a", drawn(1))
     offers.blobs.clear()
     with pytest.raises(BlobMissing):
-        reduce_offers("fp32", NUM_ELEMENTS, [given], offers.read)
+        reduce_offers(Format("fp32"), NUM_ELEMENTS, [given], offers.read)
 
 
 def test_the_norm_is_accumulated_in_float64() -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 from spes_peer.blobs import digests_of, name_of
 from spes_peer.errors import BadMessage
 from spes_peer.model.initial import initial_groups
+from spes_peer.run.encodings import Dtype
 from spes_peer.run.layout import Layout
-from spes_peer.run.manifest import Encoding, Manifest
+from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId
 from spes_peer.sync.encoding import state_bytes
 from spes_peer.sync.merge import merge_experts
@@ -20,7 +21,7 @@ SHARED = BlockId("shared/0001")
 EXPERT = BlockId("expert/03/0000")
 
 
-def layout_of(manifest: Manifest, expert_dtype: Encoding) -> Layout:
+def layout_of(manifest: Manifest, expert_dtype: Dtype) -> Layout:
     raw = manifest.model_dump(mode="json")
     raw["model"] |= {"d_model": 32, "expert_hidden": 16}
     raw["sync"] |= {"block_elements": 1024, "expert_dtype": expert_dtype}

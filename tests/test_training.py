@@ -11,6 +11,7 @@ from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer
 from spes_peer.data.sampler import Batch
 from spes_peer.errors import BadConfiguration, BlobMissing, SpesError
 from spes_peer.model.losses import Losses
+from spes_peer.run.encodings import Format
 from spes_peer.run.manifest import Training
 from spes_peer.run.records import BlockId, DataRange
 from spes_peer.sync.encoding import decode
@@ -76,7 +77,7 @@ def test_an_offer_that_no_record_used_is_offered_again(tmp_path: Path) -> None:
 
 def test_an_unused_round_is_made_up_by_the_next(tmp_path: Path) -> None:
     """With a lossless encoding and all else equal, what a peer offers after an unused round holds that round too."""
-    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32", expert_encoding="fp32")
+    swarm = Swarm.create(tmp_path, (0, 1), shared_offer_encoding="fp32", expert_encoding="fp32")
     trainer = swarm.trainers[PEERS[0]]
     first = trainer.train_round(swarm.work(PEERS[0]))
     swarm.apply()  # uses nothing
@@ -86,7 +87,9 @@ def test_an_unused_round_is_made_up_by_the_next(tmp_path: Path) -> None:
     for offer, again in zip(first.offers, second.offers, strict=True):
         block = trainer._layout.by_id[offer.block]
         if block.expert is None:
-            values, total = (decode("fp32", swarm.blobs.read(one.blob), block.num_elements) for one in (offer, again))
+            values, total = (
+                decode(Format("fp32"), swarm.blobs.read(one.blob), block.num_elements) for one in (offer, again)
+            )
             assert torch.equal(total, progress[block.start : block.end] + values)
 
 
@@ -99,11 +102,13 @@ def test_a_reducer_offers_again_what_its_encoding_of_the_mean_lost(tmp_path: Pat
     block = BlockId("shared/0000")
     size = swarm.trainers[PEERS[0]]._layout.by_id[block].num_elements
     values = [
-        decode("bf16", swarm.blobs.read(next(offer.blob for offer in done.offers if offer.block == block)), size)
+        decode(
+            Format("bf16"), swarm.blobs.read(next(offer.blob for offer in done.offers if offer.block == block)), size
+        )
         for done in trained.values()
     ]
     mean = values[0] * 0.5 + values[1] * 0.5
-    lost = mean - decode("bf16", swarm.blobs.read(updates[0].blob), size)
+    lost = mean - decode(Format("bf16"), swarm.blobs.read(updates[0].blob), size)
     assert lost.norm() > 0
     first, second = (trainer._ledger.residuals()[block] for trainer in swarm.trainers.values())
     assert torch.equal(first, before[PEERS[0]][block] + lost / 0.5)
@@ -111,7 +116,7 @@ def test_a_reducer_offers_again_what_its_encoding_of_the_mean_lost(tmp_path: Pat
 
 
 def test_an_only_offer_counts_by_its_clip_factor(tmp_path: Path) -> None:
-    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32")
+    swarm = Swarm.create(tmp_path, (0, 1), shared_offer_encoding="fp32")
     trainer = swarm.trainers[PEERS[0]]
     before = trainer._public.group(None)
     update = swarm.updates(swarm.train())[0]
@@ -119,7 +124,7 @@ def test_an_only_offer_counts_by_its_clip_factor(tmp_path: Path) -> None:
     swarm.apply((clipped,))
     moved = trainer._public.group(None) - before
     size = trainer._layout.by_id[update.block].num_elements
-    offered = decode("fp32", swarm.blobs.read(update.blob), size)
+    offered = decode(Format("fp32"), swarm.blobs.read(update.blob), size)
     torch.testing.assert_close(moved[:size], offered * 0.25)
     assert not moved[size:].any()
 

@@ -163,7 +163,7 @@ async def test_a_process_that_hangs_is_given_up_and_killed(
 
 async def test_a_trainer_killed_in_a_round_goes_on_from_the_rounds_start_bit_for_bit(tmp_path: Path) -> None:
     """k steps, a record, SIGKILL in the middle of the next k, a new process: the same as 2k steps without a break."""
-    swarm = Swarm.create(tmp_path, (0, 1), shared_encoding="fp32", expert_encoding="fp32")
+    swarm = Swarm.create(tmp_path, (0, 1), shared_offer_encoding="fp32", expert_encoding="fp32")
     twin, folder = swarm.trainers[PEER], tmp_path / "killed"
     works = [swarm.work(PEER), dataclasses.replace(swarm.work(PEER), round=1, first_step=10)]
     first = TrainerProcess.start(tmp_path / "first.log")

@@ -145,7 +145,7 @@ class Replica:
             return []
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
-        expected = [(block.id, self._node.layout.state_bytes(block)) for block in self._node.layout.blocks]
+        expected = [(block.id, self._node.layout.state_bytes(block)) for block in self._node.layout.state_blocks]
         if [(block.block, block.size_bytes) for block in snapshot.blocks] != expected:
             raise BadMessage("a snapshot with other blocks than the run's")
         return snapshot

@@ -100,17 +100,18 @@ class RoundWork:
                 self._spawn(self._reduce(task))
 
     def on_notice(self, notice: UpdateNotice) -> None:
-        if (
-            notice.round == self.round
-            and notice.block in self._node.layout.by_id
-            and notice.blob not in self._notices_started
-        ):
-            self._notices_started.add(notice.blob)
-            self._spawn(self._hold(notice))
+        block = self._node.layout.by_id.get(notice.block)
+        if block is None or notice.round != self.round or notice.blob in self._notices_started:
+            return
+        if notice.size_bytes not in (self._node.layout.offer_bytes(block), self._node.layout.mean_bytes(block)):
+            logger.warning("refused an update of a wrong size block=%s bytes=%d", notice.block, notice.size_bytes)
+            return
+        self._notices_started.add(notice.blob)
+        self._spawn(self._hold(notice))
 
     async def _reduce(self, task: ReduceTask) -> None:
         """Fetch the offers, average them, report. Offers that cannot be had are left to the other reducers' word."""
-        size = self._node.layout.encoded_bytes(self._node.layout.by_id[task.block])
+        size = self._node.layout.offer_bytes(self._node.layout.by_id[task.block])
         async with self._reducing:
             try:
                 await self._node.fetcher.fetch_all(
@@ -131,9 +132,8 @@ class RoundWork:
             self._hold_now(reduced.blob)
 
     async def _hold(self, notice: UpdateNotice) -> None:
-        size = self._node.layout.encoded_bytes(self._node.layout.by_id[notice.block])
         try:
-            await self._node.fetcher.fetch(notice.blob, size, [*notice.holders, *self._node.others()])
+            await self._node.fetcher.fetch(notice.blob, notice.size_bytes, [*notice.holders, *self._node.others()])
         except SpesError as error:
             logger.warning("could not fetch an update block=%s reason=%s", notice.block, error)
             self._notices_started.discard(notice.blob)

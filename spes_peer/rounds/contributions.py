@@ -46,7 +46,7 @@ def fault_in_contribution(contribution: Contribution, entry: RosterEntry, record
 
 
 def _fault_in_offers(offers: Sequence[Offer], entry: RosterEntry, layout: Layout) -> str | None:
-    expected = {block.id: layout.encoded_bytes(block) for block in layout.blocks_offered_by(entry.subsets)}
+    expected = {block.id: layout.offer_bytes(block) for block in layout.blocks_offered_by(entry.subsets)}
     offered = Counter(offer.block for offer in offers)
     if twice := [block for block, count in offered.items() if count > 1]:
         return f"it offers {twice[0]} twice"

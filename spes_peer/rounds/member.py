@@ -179,13 +179,12 @@ def _updates(case: _Case) -> str | None:
 
 def _fault_in_update(update: Update, case: _Case) -> str | None:
     layout, previous = case.layout, case.previous
-    block = layout.by_id[update.block]
-    if update.size_bytes != layout.encoded_bytes(block):
-        return f"it has {update.size_bytes} bytes instead of {layout.encoded_bytes(block)}"
+    if update.size_bytes != layout.update_bytes(update):
+        return f"it has {update.size_bytes} bytes instead of {layout.update_bytes(update)}"
     peers = [part.peer_id for part in update.contributors]
     if peers != sorted(set(peers)):
         return "its contributors are not in peer-id order, or one is there twice"
-    subset = layout.subset_of(block)
+    subset = layout.subset_of(layout.by_id[update.block])
     for part in update.contributors:
         entry = previous.entry_of(part.peer_id)
         if entry is None:

@@ -107,7 +107,7 @@ def fault_in_report(report: UpdateReport, sender: PeerId, reduction: Reduction |
         check_name(report.blob)
     except BadMessage as error:
         return str(error)
-    if report.size_bytes != (size := layout.encoded_bytes(layout.by_id[report.block])):
+    if report.size_bytes != (size := layout.mean_bytes(layout.by_id[report.block])):
         return f"its update of {report.block} has {report.size_bytes} bytes instead of {size}"
     if inputs == set(report.rejected):
         return f"it has an update of {report.block} although it rejects all offers"
@@ -182,7 +182,7 @@ def _agreed(
     task: ReduceTask, blob: str, rejected: frozenset[PeerId], reducers: Sequence[PeerId], layout: Layout
 ) -> Update:
     contributors = tuple(_contributor(part) for part in task.inputs if part.peer_id not in rejected)
-    size_bytes = layout.encoded_bytes(layout.by_id[task.block])
+    size_bytes = layout.mean_bytes(layout.by_id[task.block])
     return Update(task.block, BlobName(blob), size_bytes, contributors, tuple(reducers))
 
 

@@ -8,13 +8,12 @@ Shapes use D = d_model, V = vocab_rows, E = num_experts, F = expert_hidden, H = 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from spes_peer.run.manifest import Encoding, Manifest, Model
-from spes_peer.run.records import BlockId
-
-BYTES_PER_VALUE: dict[Encoding, int] = {"fp32": 4, "bf16": 2}
+from spes_peer.run.encodings import BYTES_PER_VALUE, Dtype, Format
+from spes_peer.run.manifest import Manifest, Model
+from spes_peer.run.records import BlockId, Update
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,8 @@ class Block:
     expert: int | None
     start: int
     end: int
+    is_momentum: bool = False
+    """Whether it holds the outer momentum of these elements instead of their values."""
 
     @property
     def num_elements(self) -> int:
@@ -134,18 +135,51 @@ class Layout:
         """What an owner of `subsets` offers each round, in block order."""
         return tuple(block for block in self.blocks if block.expert is None or self.subset_of(block) in subsets)
 
-    def encoding_of(self, block: Block) -> Encoding:
-        sync = self.manifest.sync
-        return sync.shared_encoding if block.expert is None else sync.expert_encoding
+    @cached_property
+    def state_blocks(self) -> tuple[Block, ...]:
+        """What the public state consists of: all blocks, then the outer momentum of those that have one."""
+        return (*self.blocks, *(self.momentum_of(block) for block in self.blocks if self.has_momentum(block)))
 
-    def dtype_of(self, block: Block) -> Encoding:
+    def momentum_of(self, block: Block) -> Block:
+        """The block of the same elements' outer momentum."""
+        return replace(block, id=BlockId(f"{block.id}/momentum"), is_momentum=True)
+
+    def has_momentum(self, block: Block) -> bool:
+        sync = self.manifest.sync
+        outer = sync.shared_outer if block.expert is None else sync.expert_outer
+        return outer == "nesterov" and sync.outer_momentum > 0
+
+    def offer_format(self, block: Block) -> Format:
+        sync = self.manifest.sync
+        encoding = sync.shared_offer_encoding if block.expert is None else sync.expert_encoding
+        return Format(encoding, sync.topk_kept)
+
+    def mean_format(self, block: Block) -> Format:
+        """Of what reducers make of several offers."""
+        sync = self.manifest.sync
+        encoding = sync.shared_update_encoding if block.expert is None else sync.expert_encoding
+        return Format(encoding, sync.topk_kept)
+
+    def update_format(self, update: Update) -> Format:
+        """An update that nobody reduced is an only offer. KeyError for a block that there is not."""
+        block = self.by_id[update.block]
+        return self.mean_format(block) if update.reducers else self.offer_format(block)
+
+    def dtype_of(self, block: Block) -> Dtype:
         """The public dtype."""
         sync = self.manifest.sync
+        if block.is_momentum:
+            return "fp32"
         return sync.shared_dtype if block.expert is None else sync.expert_dtype
 
-    def encoded_bytes(self, block: Block) -> int:
-        """Size of an offer or update of this block."""
-        return block.num_elements * BYTES_PER_VALUE[self.encoding_of(block)]
+    def offer_bytes(self, block: Block) -> int:
+        return self.offer_format(block).encoded_bytes(block.num_elements)
+
+    def mean_bytes(self, block: Block) -> int:
+        return self.mean_format(block).encoded_bytes(block.num_elements)
+
+    def update_bytes(self, update: Update) -> int:
+        return self.update_format(update).encoded_bytes(self.by_id[update.block].num_elements)
 
     def state_bytes(self, block: Block) -> int:
         """Size of this block's public state."""

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from spes_peer.errors import BadConfiguration, BadSignature, TooOld
 from spes_peer.identity import Identity, PeerId, verify
+from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.wire import convert
 
-PROTOCOL_VERSION = 1  # of manifest, records and messages together; a change that old clients misread raises it
+PROTOCOL_VERSION = 2  # of manifest, records and messages together; a change that old clients misread raises it
 _SIGNED_AS = b"spes-peer manifest\0"
 
 
@@ -111,19 +112,34 @@ class Training(Section):
         return self.final_phase_batch_sequences or max(1, self.batch_sequences // 2)
 
 
-Encoding = Literal["fp32", "bf16"]
+Outer = Literal["mean", "nesterov"]
 
 
 class Sync(Section):
-    """Blocks, how deltas of them are encoded, who averages, and the merge of experts in the warm-up."""
+    """Blocks, how deltas of them are encoded, averaged and applied, and the merge of experts in the warm-up."""
 
     block_elements: int = Field(ge=1024, le=16 << 20)
-    shared_dtype: Encoding = "fp32"
-    expert_dtype: Encoding = "fp32"
-    shared_encoding: Encoding = "bf16"
-    """Offers and updates of shared blocks."""
+    shared_dtype: Dtype = "fp32"
+    expert_dtype: Dtype = "fp32"
+    shared_offer_encoding: Encoding = "bf16"
+    """What peers send to the reducers of a shared block."""
+    shared_update_encoding: Encoding = "bf16"
+    """What reducers make of it for everybody."""
     expert_encoding: Encoding = "bf16"
     """Experts have one encoding: with one owner the offer is the update."""
+    topk_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
+    """Values that `topk` keeps of each 4096."""
+    topk_residual_decay: float = Field(default=0.95, gt=0, le=1)
+    """Part of what `topk` left out of a shared offer that is offered again; other encodings lose nothing."""
+    shared_outer: Outer = "mean"
+    """What is done with the mean update of a shared block: added as it is (SPES), or a step of SGD with Nesterov
+    momentum (DiLoCo)."""
+    expert_outer: Outer = "mean"
+    outer_lr: float = Field(default=0.7, gt=0)
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Of `nesterov`; part of the public state."""
+    overlap_steps: int = Field(default=0, ge=0)
+    """Steps that a peer trains on while a round's exchange runs; 0 waits for it (SPES)."""
     reducers_per_block: int = Field(default=2, ge=1, le=8)
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
     """α0 of SPES §1.4; 0 never merges."""
@@ -218,6 +234,9 @@ class Manifest(RunFile):
             raise ValueError(
                 "merge_interval_steps never meets a synchronization: make it a multiple of steps_per_round"
             )
+        rounds = {self.training.steps_per_round_at(step) for step in (0, self.training.total_steps)}
+        if self.sync.overlap_steps > min(rounds):
+            raise ValueError(f"overlap_steps ({self.sync.overlap_steps}) exceeds the {min(rounds)} steps of a round")
         shortest = self.model.sequence_length + 1
         for shard in (*self.data.shards, self.data.held_out):
             if shard.num_tokens < shortest:
@@ -282,6 +301,11 @@ def parse_manifest(content: bytes) -> Manifest:
     protocol = raw.get("protocol") if isinstance(raw, dict) else None
     if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
         raise TooOld(f"the run speaks protocol {protocol}, this program {PROTOCOL_VERSION}: install a newer spes-peer")
+    if isinstance(protocol, int) and protocol < PROTOCOL_VERSION:
+        raise BadConfiguration(
+            f"the run speaks protocol {protocol}, and this program {PROTOCOL_VERSION}: join it with the version of"
+            " spes-peer with which it was made"
+        )
     return validated(Manifest, raw, "manifest")
 
 

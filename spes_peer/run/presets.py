@@ -10,7 +10,8 @@ def _sync(block_elements: str, merge_alpha: str) -> str:
 [sync]
 block_elements = {block_elements}
 expert_dtype = "bf16"          # the public state; owners keep fp32 masters, so that nothing is lost
-shared_encoding = "bf16"
+shared_offer_encoding = "bf16"
+shared_update_encoding = "bf16"
 expert_encoding = "bf16"
 reducers_per_block = 2
 merge_alpha = {merge_alpha}             # α0: between 0.01 and 0.1 in the paper's launch scripts
@@ -72,7 +73,8 @@ final_phase_fraction = 0     # the last 30 % of tokens in smaller batches is for
 
 [sync]
 block_elements = 65536       # at least four shared blocks, so that several peers reduce
-shared_encoding = "bf16"
+shared_offer_encoding = "bf16"
+shared_update_encoding = "bf16"
 expert_encoding = "bf16"
 reducers_per_block = 2
 merge_alpha = 0.05           # expert merging in the warm-up

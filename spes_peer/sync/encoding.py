@@ -8,36 +8,36 @@ import torch
 from torch import Tensor
 
 from spes_peer.errors import BadMessage, SpesError
-from spes_peer.run.layout import BYTES_PER_VALUE
-from spes_peer.run.manifest import Encoding
+from spes_peer.run.encodings import BYTES_PER_VALUE, Dtype, Format
 
-_TORCH_DTYPE: dict[Encoding, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_TORCH_DTYPE: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def rounded(dtype: Encoding, values: Tensor) -> Tensor:
+def rounded(dtype: Dtype, values: Tensor) -> Tensor:
     """`values` as a tensor of that dtype."""
     return values.to(_TORCH_DTYPE[dtype])
 
 
-def encode(encoding: Encoding, values: Tensor) -> bytes:
+def encode(format: Format, values: Tensor) -> bytes:
     """The bytes of a 1-D fp32 tensor; raises `SpesError` for values that no peer would take."""
-    narrow = rounded(encoding, values)
+    narrow = values.to(_TORCH_DTYPE[format.encoding])
     if not bool(narrow.isfinite().all()):
         raise SpesError("values that are not finite cannot be encoded: has training diverged?")
     return _bytes_of(narrow)
 
 
-def decode(encoding: Encoding, content: bytes | memoryview, num_elements: int) -> Tensor:
+def decode(format: Format, content: bytes | memoryview, num_elements: int) -> Tensor:
     """The fp32 values in `content`, or `BadMessage`."""
-    return from_state_bytes(encoding, content, num_elements).to(torch.float32)
+    assert format.encoding in ("fp32", "bf16")
+    return from_state_bytes(format.encoding, content, num_elements).to(torch.float32)
 
 
-def state_bytes(dtype: Encoding, values: Tensor) -> bytes:
+def state_bytes(dtype: Dtype, values: Tensor) -> bytes:
     """The bytes of a block of the public state, whose values are of that dtype already or round to it."""
     return _bytes_of(rounded(dtype, values))
 
 
-def from_state_bytes(dtype: Encoding, content: bytes | memoryview, num_elements: int) -> Tensor:
+def from_state_bytes(dtype: Dtype, content: bytes | memoryview, num_elements: int) -> Tensor:
     """A block of the public state in its public dtype, or `BadMessage`."""
     size_bytes = memoryview(content).nbytes
     if size_bytes != num_elements * BYTES_PER_VALUE[dtype]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from spes_peer.blobs import BlobName
 from spes_peer.errors import BadMessage
 from spes_peer.identity import PeerId
-from spes_peer.run.manifest import Encoding
+from spes_peer.run.encodings import Format
 from spes_peer.run.offers import ReduceInput
 from spes_peer.sync.encoding import decode
 
@@ -39,27 +39,27 @@ def weighted_mean(inputs: Sequence[tuple[float, Tensor]]) -> Tensor:
 
 
 def reduce_offers(
-    encoding: Encoding, num_elements: int, inputs: Sequence[ReduceInput], read: Callable[[BlobName], bytes]
+    format: Format, num_elements: int, inputs: Sequence[ReduceInput], read: Callable[[BlobName], bytes]
 ) -> Reduced | None:
     """Σ (tokens_i / Σ tokens) · clip_i · offer_i over the sound offers, in peer-id order; None when no offer is sound.
 
     Holds two blocks at a time, whatever the number of offers: `read` is called twice for each sound one. What it
     raises for a blob that is not here is the caller's to handle."""
     ordered = sorted(inputs, key=lambda given: given.peer_id)
-    sound = [given for given in ordered if _is_sound(encoding, num_elements, given, read)]
+    sound = [given for given in ordered if _is_sound(format, num_elements, given, read)]
     if not sound:
         return None
     total = sum(given.tokens for given in sound)
     share = {given.peer_id: given.tokens / total for given in sound}
     mean = _weighted_sum(
-        (share[given.peer_id] * given.clip, decode(encoding, read(given.blob), num_elements)) for given in sound
+        (share[given.peer_id] * given.clip, decode(format, read(given.blob), num_elements)) for given in sound
     )
     return Reduced(mean, tuple(given.peer_id for given in ordered if given.peer_id not in share), share)
 
 
-def _is_sound(encoding: Encoding, num_elements: int, given: ReduceInput, read: Callable[[BlobName], bytes]) -> bool:
+def _is_sound(format: Format, num_elements: int, given: ReduceInput, read: Callable[[BlobName], bytes]) -> bool:
     try:
-        found = norm(decode(encoding, read(given.blob), num_elements))
+        found = norm(decode(format, read(given.blob), num_elements))
     except BadMessage:
         return False
     return given.tokens > 0 and abs(found - given.norm) <= NORM_TOLERANCE * found

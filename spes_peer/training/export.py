@@ -27,7 +27,8 @@ from spes_peer.files import making_folder
 from spes_peer.folder import MANIFEST_FILE, SNAPSHOTS_FILE
 from spes_peer.model.huggingface import HuggingFaceTensor, config_of, tensors_of
 from spes_peer.run.chain import Chain
-from spes_peer.run.layout import BYTES_PER_VALUE, Block, Layout
+from spes_peer.run.encodings import BYTES_PER_VALUE
+from spes_peer.run.layout import Block, Layout
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.records import Snapshot
 from spes_peer.sync.encoding import from_state_bytes
@@ -69,7 +70,7 @@ class StoredState:
         """Of those whose blobs are all here; a volunteer drops the genesis once it has two snapshots."""
         for snapshot in self._candidates(folder):
             blocks = [(name.block, name.size_bytes) for name in snapshot.blocks]
-            if blocks != [(block.id, self.layout.state_bytes(block)) for block in self.layout.blocks]:
+            if blocks != [(block.id, self.layout.state_bytes(block)) for block in self.layout.state_blocks]:
                 raise BadConfiguration(f"the state after record {snapshot.round} in {folder} is not of its manifest")
             if all(self._blobs.has(name.blob) for name in snapshot.blocks):
                 return snapshot

@@ -36,9 +36,9 @@ class Ledger:
             values = self._shared.offer(block.id, ours - public)
         else:
             values = self._experts.offer(block.id, ours, public)
-        encoding = self._layout.encoding_of(block)
-        content = encode(encoding, values)
-        decoded = decode(encoding, content, block.num_elements)
+        format = self._layout.offer_format(block)
+        content = encode(format, values)
+        decoded = decode(format, content, block.num_elements)
         if is_shared:
             self._shared.encoded(block.id, values, decoded)
             self._unanswered[block.id] = decoded

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spes_peer.errors import BadConfiguration
-from spes_peer.run.layout import BYTES_PER_VALUE, expert_parameters_of, shared_parameters_of
+from spes_peer.run.encodings import BYTES_PER_VALUE
+from spes_peer.run.layout import expert_parameters_of, shared_parameters_of
 from spes_peer.run.manifest import Model, RunFile
 
 Resident = Literal["fp32", "bf16", "int8", "int4"]

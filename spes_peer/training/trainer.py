@@ -201,14 +201,15 @@ class Trainer:
     def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers for one block. An offer that is not what it claims is left out and its peer named."""
         block = self._block(task.block)
-        encoding, size = self._layout.encoding_of(block), block.num_elements
-        reduced = reduce_offers(encoding, size, task.inputs, self._blobs.read)
+        size = block.num_elements
+        reduced = reduce_offers(self._layout.offer_format(block), size, task.inputs, self._blobs.read)
         if reduced is None:
             return BlockReduced("", 0, tuple(sorted(given.peer_id for given in task.inputs)))
-        content = encode(encoding, reduced.mean)
+        format = self._layout.mean_format(block)
+        content = encode(format, reduced.mean)
         blob = self._blobs.put(content)
         if self._peer_id in reduced.share:
-            lost = reduced.mean - decode(encoding, content, size)
+            lost = reduced.mean - decode(format, content, size)
             self._ledger.averaged(block, blob.name, lost, reduced.share[self._peer_id])
         return BlockReduced(blob.name, blob.size_bytes, reduced.rejected)
 
@@ -276,7 +277,7 @@ class Trainer:
 
     def _delta(self, update: Update) -> Tensor:
         block = self._block(update.block)
-        delta = decode(self._layout.encoding_of(block), self._blobs.read(update.blob), block.num_elements)
+        delta = decode(self._layout.update_format(update), self._blobs.read(update.blob), block.num_elements)
         # A mean has the clip factors inside; an only offer is its peer's own bytes, with the factor in the record.
         clip = 1.0 if update.reducers else update.contributors[0].clip
         return delta if clip == 1.0 else delta * clip
