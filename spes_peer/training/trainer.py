@@ -100,8 +100,12 @@ class _Steps:
 class Trainer:
     """One peer's trainer of one run."""
 
-    def __init__(self, request: OpenTrainer, clock: Callable[[], float] = time.time) -> None:
-        """Raises `BadConfiguration` for a manifest, a device or a checkpoint that cannot be used."""
+    def __init__(
+        self, request: OpenTrainer, clock: Callable[[], float] = time.time, blobs: BlobStore | None = None
+    ) -> None:
+        """Blobs lie in `blobs`, or else in `request.blob_folder`; without a `state_folder` no checkpoint is kept.
+
+        Raises `BadConfiguration` for a manifest, a device or a checkpoint that cannot be used."""
         self.manifest = parse_manifest(request.manifest)
         self.round = -1
         self._run_id = hashlib.sha256(request.manifest).hexdigest()
@@ -112,7 +116,7 @@ class Trainer:
         self._machine = Machine.of(request)
         self._plan = self._machine.plan(self.manifest)
         self._layout = Layout(self.manifest)
-        self._blobs = BlobStore(Path(request.blob_folder))
+        self._blobs = BlobStore(Path(request.blob_folder)) if blobs is None else blobs
         self._sampler = Sampler(self.manifest, self._blobs)
         self._decoder = Decoder(
             self.manifest.model,
@@ -127,9 +131,12 @@ class Trainer:
         self._stepper = Stepper(self._decoder, self._optimizer, training, self._plan.micro_batch, may_recompute)
         self._ledger = Ledger(self._layout, self._peer_id)
         self._state: PublicState | None = None
-        Path(request.state_folder).mkdir(parents=True, exist_ok=True)
-        self._checkpoint_path = Path(request.state_folder) / CHECKPOINT_FILE
-        self._to_resume = checkpoint.load(self._checkpoint_path, self._run_id, self._peer_id)
+        self._checkpoint_path: Path | None = None
+        self._to_resume: Checkpoint | None = None
+        if request.state_folder:
+            Path(request.state_folder).mkdir(parents=True, exist_ok=True)
+            self._checkpoint_path = Path(request.state_folder) / CHECKPOINT_FILE
+            self._to_resume = checkpoint.load(self._checkpoint_path, self._run_id, self._peer_id)
 
     def opened(self) -> TrainerOpened:
         """What this machine can do. The speed is not tried before the first round."""
@@ -335,7 +342,7 @@ class Trainer:
     # ---- across restarts ----
 
     def _save(self, root: str) -> None:
-        if self._to_resume is not None or not self._optimizer.num_steps:
+        if self._checkpoint_path is None or self._to_resume is not None or not self._optimizer.num_steps:
             return  # a replay before the first training must not replace what it leads up to
         masters = {f"master/{expert:02d}": self._decoder.flatten_master(expert) for expert in self._decoder.owned}
         residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
