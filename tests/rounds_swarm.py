@@ -85,7 +85,7 @@ def contribution_of(entry: RosterEntry, record: Record, layout: Layout, root: st
         Offer(block.id, invented(record.round, entry.peer_id, block.id), layout.offer_bytes(block), 1.0)
         for block in layout.blocks_offered_by(entry.subsets)
     )
-    tokens = steps * entry.sequences_per_step * layout.manifest.model.sequence_length
+    tokens = entry.sequences_in(steps) * layout.manifest.model.sequence_length
     return Contribution(record.round, offers, tokens, steps, root, 4.0, 500.0, 100, 1000.0)
 
 

@@ -1,6 +1,7 @@
 """Text to tokens to shards to batches, on the real text of the standard library."""
 
 import itertools
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus:
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
     manifest = manifest_of(data)
     ranges = [DataRange(3, 8), DataRange(20, 22)]
-    batches = list(Sampler(manifest, blobs).training(ranges, sequences_per_step=3))
+    batches = list(Sampler(manifest, blobs).training(ranges, repeat(3)))
     assert [batch.tokens_BT.shape[0] for batch in batches] == [3, 3, 1]
     assert batches[0].num_tokens == 3 * LENGTH
     rows = torch.cat([batch.tokens_BT for batch in batches])
@@ -165,6 +166,18 @@ def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus:
         tokens = reader.sequence(data.shards[at.shard], at.index)
         assert row.tolist() == tokens[:-1].tolist()
         assert target.tolist() == tokens[1:].tolist()
+
+
+def test_steps_of_two_sizes_take_the_ranges_in_order_and_those_done_are_passed_over(
+    corpus: Corpus, blobs: BlobStore
+) -> None:
+    manifest = manifest_of(make_shards(corpus, blobs, demo_model(), shard_tokens=50_000))
+    sampler, ranges, sizes = Sampler(manifest, blobs), [DataRange(20, 24), DataRange(3, 9)], (1, 3, 2, 2, 2)
+    whole = list(sampler.training(ranges, sizes))
+    assert [batch.tokens_BT.shape[0] for batch in whole] == [1, 3, 2, 2, 2]
+    for num_done in range(6):
+        rest = list(sampler.training(ranges, sizes, num_done))
+        assert [batch.tokens_BT.tolist() for batch in rest] == [batch.tokens_BT.tolist() for batch in whole[num_done:]]
 
 
 def test_slices_of_the_held_out_split_cover_it_once(corpus: Corpus, blobs: BlobStore) -> None:

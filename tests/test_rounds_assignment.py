@@ -5,12 +5,14 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds_swarm import BOOTSTRAP, genesis, replaced
+from rounds_swarm import BOOTSTRAP, changed, genesis, replaced
 
+from spes_peer.blobs import BlobName
 from spes_peer.identity import Identity, PeerId
 from spes_peer.rounds.assignment import (
+    DataShare,
     Pool,
-    assign_ranges,
+    assign_data,
     assign_reducers,
     candidates_after,
     joined,
@@ -20,7 +22,7 @@ from spes_peer.rounds.assignment import (
 )
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import DataRange, RosterEntry
+from spes_peer.run.records import BlockId, Contributor, DataRange, Record, RosterEntry, Update
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(11, 19)]
 speeds_of_some = st.dictionaries(
@@ -108,7 +110,10 @@ def test_over_random_joins_and_leaves_no_sequence_is_assigned_twice_or_lost(
     """Each member of a round needs so many sequences and trains so many of them; the rest returns."""
     pool, trained = Pool(0, ()), []
     for members in rounds:
-        assigned, pool = assign_ranges([need for need, _ in members.values()], pool)
+        assigned = []
+        for need, _ in members.values():
+            ranges, pool = pool.take(need)
+            assigned.append(ranges)
         given_out = [position for ranges in assigned for position in positions(ranges)]
         assert len(set(given_out)) == len(given_out) == sum(need for need, _ in members.values())
         returned = list(pool.returned)
@@ -162,3 +167,57 @@ def test_candidates_are_the_bootstrap_nodes_then_the_roster(manifest: Manifest) 
     following = candidates_after(record, 2, roster((0,), (1,), (2,)))
     assert following[0] == BOOTSTRAP
     assert sorted(following[1:]) == sorted(PEERS[:3])
+
+
+# ---- data of a round, some of it ahead ----
+
+
+def with_data(record: Record, shares: dict[PeerId, DataShare], pool: Pool, step: int) -> Record:
+    """The record behind `record` that assigns these shares."""
+    roster = tuple(RosterEntry(peer, 1, (0,), **vars(share)) for peer, share in shares.items())
+    return replaced(
+        record,
+        round=record.round + 1,
+        roster=roster,
+        next_position=pool.next_position,
+        returned=pool.returned,
+        step=step,
+    )
+
+
+def test_a_member_that_stays_begins_with_what_it_had_ahead_at_the_batch_it_had_then(manifest: Manifest) -> None:
+    overlapping = changed(manifest, "sync", overlap_steps=5)
+    first, second = PEERS[:2]
+    shares, pool = assign_data(genesis(Layout(overlapping)), (), 0, {first: 2, second: 3}, overlapping)
+    assert [sum(part.num_sequences for part in shares[peer].ranges) for peer in (first, second)] == [40, 60]
+    assert [sum(part.num_sequences for part in shares[peer].ahead) for peer in (first, second)] == [10, 15]
+    opened = with_data(genesis(Layout(overlapping)), shares, pool, 0)
+    contributors = (Contributor(first, 40 * 128, 1.0), Contributor(second, 60 * 128, 1.0))
+    closing = (Update(BlockId("shared/0000"), BlobName("0" * 64), 1, contributors, (first,)),)
+    later, pool = assign_data(opened, closing, 20, {first: 4, second: 1}, overlapping)
+    for peer, carried_batch, batch in ((first, 2, 4), (second, 3, 1)):
+        share = later[peer]
+        assert share.ranges[: len(shares[peer].ahead)] == shares[peer].ahead
+        assert (share.carried_steps, share.carried_sequences_per_step) == (5, carried_batch)
+        assert sum(part.num_sequences for part in share.ranges) == 5 * carried_batch + 15 * batch
+    given_out = [p for one in (*shares.values(), *later.values()) for p in positions(one.ranges)]
+    assert len(set(given_out)) == len(given_out) == 100 + 5 * 5 + 15 * 5
+    assert pool.returned == ()
+
+
+def test_what_a_member_that_leaves_had_ahead_goes_back_into_the_pool(manifest: Manifest) -> None:
+    overlapping = changed(manifest, "sync", overlap_steps=20)
+    first, second = PEERS[:2]
+    shares, pool = assign_data(genesis(Layout(overlapping)), (), 0, {first: 1, second: 1}, overlapping)
+    opened = with_data(genesis(Layout(overlapping)), shares, pool, 0)
+    later, _ = assign_data(opened, (), 20, {second: 1}, overlapping)
+    assert later[second].ranges == shares[second].ahead  # the whole round was ahead
+    untrained = positions((*shares[first].ranges, *shares[first].ahead, *shares[second].ranges))
+    assert positions(later[second].ahead) == sorted(untrained)[:20]
+
+
+def test_nothing_is_assigned_ahead_of_the_end_of_the_run(manifest: Manifest) -> None:
+    overlapping = changed(manifest, "sync", overlap_steps=5)
+    last = manifest.training.total_steps - 20
+    shares, _ = assign_data(genesis(Layout(overlapping)), (), last, {PEERS[0]: 1}, overlapping)
+    assert (shares[PEERS[0]].ahead, sum(part.num_sequences for part in shares[PEERS[0]].ranges)) == ((), 20)

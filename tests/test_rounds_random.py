@@ -65,10 +65,11 @@ def positions_trained(record: Record, closing: Record) -> set[int]:
     return trained
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_run_goes_on_and_trains_no_sequence_twice(manifest: Manifest, seed: int) -> None:
+@pytest.mark.parametrize("overlap_steps", [0, 7, 20])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_run_goes_on_and_trains_no_sequence_twice(manifest: Manifest, seed: int, overlap_steps: int) -> None:
     dice = random.Random(seed)
-    coarse = changed(manifest, "sync", block_elements=1 << 20)
+    coarse = changed(manifest, "sync", block_elements=1 << 20, overlap_steps=overlap_steps)
     swarm = Swarm(coarse, [(0,), (1,), (2,), (3,)])
     for _ in range(150):
         for _ in range(dice.randrange(40)):

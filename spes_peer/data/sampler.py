@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 
 import numpy as np
 import torch
@@ -52,24 +52,27 @@ class Sampler:
         self._shuffle = Shuffle.of(manifest)
         self._reader = ShardReader(blobs, manifest.data, self._length)
 
-    def training(self, ranges: Iterable[DataRange], sequences_per_step: int) -> Iterator[Batch]:
-        """Whole batches in the order of `ranges`; the last one is smaller where the ranges end.
+    def training(self, ranges: Iterable[DataRange], step_sizes: Iterable[int], num_done: int = 0) -> Iterator[Batch]:
+        """Batches of `step_sizes` sequences in the order of `ranges`, without the first `num_done`; the last one is
+        smaller where the ranges end.
 
         Labels of sequences that repeat themselves are masked; they count as trained all the same."""
-        shards = self._data.shards
-        places = self._shuffle.sequences_in(ranges)
-        batches = _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sequences_per_step)
+        shards, sizes = self._data.shards, iter(step_sizes)
+        places = islice(self._shuffle.sequences_in(ranges), sum(islice(sizes, num_done)), None)
+        batches = _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sizes)
         return (_masked(batch) for batch in batches)
 
     def held_out(self, part: int, num_parts: int, sequences_per_batch: int) -> Iterator[Batch]:
         """Slice `part` of `num_parts` of the held-out split: every num_parts-th sequence."""
         held_out = self._data.held_out
         indices = range(part, held_out.num_sequences(self._length), num_parts)
-        return _batches((self._reader.sequence(held_out, index) for index in indices), sequences_per_batch)
+        return _batches((self._reader.sequence(held_out, index) for index in indices), repeat(sequences_per_batch))
 
 
-def _batches(sequences: Iterator[Tokens], sequences_per_batch: int) -> Iterator[Batch]:
-    while rows := list(islice(sequences, sequences_per_batch)):
+def _batches(sequences: Iterator[Tokens], sizes: Iterable[int]) -> Iterator[Batch]:
+    for size in sizes:
+        if not (rows := list(islice(sequences, size))):
+            return
         tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
         yield Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 

@@ -7,11 +7,12 @@ assigns otherwise.
 import hashlib
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spes_peer.identity import PeerId
 from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId, BlockReducers, DataRange, Record, RosterEntry, Update
 
 
@@ -95,26 +96,62 @@ def tokens_by_peer(updates: Iterable[Update]) -> dict[PeerId, int]:
     return {part.peer_id: part.tokens for update in updates for part in update.contributors}
 
 
-def pool_after(record: Record, updates: Iterable[Update], sequence_length: int) -> Pool:
+def pool_after(
+    record: Record, updates: Iterable[Update], sequence_length: int, staying: Collection[PeerId] = ()
+) -> Pool:
     """The pool when `updates` close the round that `record` opened.
 
-    A peer trains its ranges in order, so what it has not trained is their end.
+    A peer trains its ranges in order, so what it has not trained is their end. What it was assigned ahead remains its
+    own if it is `staying`.
     """
     tokens = tokens_by_peer(updates)
     returned = list(record.returned)
     for entry in record.roster:
         _, untrained = split(entry.ranges, tokens.get(entry.peer_id, 0) // sequence_length)
         returned += untrained
+        if entry.peer_id not in staying:
+            returned += entry.ahead
     return Pool(record.next_position, joined(returned))
 
 
-def assign_ranges(needs: Sequence[int], pool: Pool) -> tuple[tuple[tuple[DataRange, ...], ...], Pool]:
-    """Disjoint ranges of so many sequences each, in this order, and what is left."""
-    assigned = []
-    for need in needs:
-        ranges, pool = pool.take(need)
-        assigned.append(ranges)
-    return tuple(assigned), pool
+@dataclass(frozen=True)
+class DataShare:
+    """What one member trains on in a round; the fields are those of a roster entry."""
+
+    ranges: tuple[DataRange, ...] = ()
+    sequences_per_step: int = 0
+    carried_steps: int = 0
+    carried_sequences_per_step: int = 0
+    ahead: tuple[DataRange, ...] = ()
+
+
+def assign_data(
+    record: Record, updates: Iterable[Update], step: int, sequences_per_step: Mapping[PeerId, int], manifest: Manifest
+) -> tuple[dict[PeerId, DataShare], Pool]:
+    """The data of the round behind that of `record`, which `updates` close, and what is left of the pool.
+
+    The round begins at `step` of the run. Members come in the order of `sequences_per_step`; none has any in the last
+    record. With overlap a member has, beside the round's own, sequences of the first steps of the next round; those it
+    keeps if it stays, at the batch it had then.
+    """
+    training, length = manifest.training, manifest.model.sequence_length
+    num_steps = training.steps_per_round_at(step)
+    num_ahead = manifest.sync.overlap_steps if step + num_steps < training.total_steps else 0
+    staying = {peer for peer, count in sequences_per_step.items() if count}
+    pool = pool_after(record, updates, length, staying)
+    shares = {}
+    for peer, count in sequences_per_step.items():
+        share = DataShare()
+        if count:
+            entry = record.entry_of(peer)
+            if entry is not None and entry.ahead:
+                carried_steps = sum(part.num_sequences for part in entry.ahead) // entry.sequences_per_step
+                share = DataShare(entry.ahead, 0, carried_steps, entry.sequences_per_step)
+            own, pool = pool.take(count * (num_steps - share.carried_steps))
+            ahead, pool = pool.take(count * num_ahead)
+            share = replace(share, ranges=(*share.ranges, *own), sequences_per_step=count, ahead=ahead)
+        shares[peer] = share
+    return shares, pool
 
 
 def reducer_order(round: int, block: BlockId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:

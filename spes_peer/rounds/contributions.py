@@ -34,7 +34,7 @@ def fault_in_contribution(contribution: Contribution, entry: RosterEntry, record
         return f"it is for round {contribution.round}, and round {record.round} is open"
     if not 1 <= steps <= num_steps:
         return f"it claims {steps} steps of a round that has {num_steps}"
-    tokens = steps * entry.sequences_per_step * manifest.model.sequence_length
+    tokens = entry.sequences_in(steps) * manifest.model.sequence_length
     if contribution.tokens != tokens:
         return f"it claims {contribution.tokens} tokens, and its {steps} steps have {tokens}"
     numbers = (contribution.train_loss, contribution.held_out_loss_sum, contribution.tokens_per_second)

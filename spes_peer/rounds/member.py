@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from spes_peer.identity import PeerId
-from spes_peer.rounds.assignment import assign_ranges, assign_reducers, candidates_after, pool_after, tokens_by_peer
+from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after, tokens_by_peer
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.messages import Contribution
 from spes_peer.rounds.proposal import merge_alpha, step_after
@@ -114,18 +114,21 @@ def _roster(case: _Case) -> str | None:
 
 
 def _ranges(case: _Case) -> str | None:
-    record = case.record
-    assigned = [part for entry in record.roster for part in entry.ranges]
-    if (overlapping := _overlap(assigned)) is not None:
+    record, previous = case.record, case.previous
+    assigned = {entry.peer_id: (*entry.ranges, *entry.ahead) for entry in record.roster}
+    if (overlapping := _overlap([part for parts in assigned.values() for part in parts])) is not None:
         return f"two members have position {overlapping} of the data"
-    pool = pool_after(case.previous, record.updates, case.manifest.model.sequence_length)
-    if trained := [part for part in assigned if not _is_in(part, (*pool.returned, _all_from(pool.next_position)))]:
-        return f"positions [{trained[0].start}, {trained[0].end}) have been assigned before"
-    num_steps = case.manifest.training.steps_per_round_at(record.step)
-    needs = [entry.sequences_per_step * num_steps for entry in record.roster]
-    ranges, rest = assign_ranges(needs, pool)
-    for entry, expected in zip(record.roster, ranges, strict=True):
-        if entry.ranges != expected:
+    per_step = {entry.peer_id: entry.sequences_per_step for entry in record.roster}
+    staying = () if record.is_final else assigned
+    pool = pool_after(previous, record.updates, case.manifest.model.sequence_length, staying)
+    for peer, parts in assigned.items():
+        before = previous.entry_of(peer)
+        free = (*pool.returned, _all_from(pool.next_position), *(before.ahead if before else ()))
+        if trained := [part for part in parts if not _is_in(part, free)]:
+            return f"positions [{trained[0].start}, {trained[0].end}) have been assigned before"
+    shares, rest = assign_data(previous, record.updates, record.step, per_step, case.manifest)
+    for entry in record.roster:
+        if any(getattr(entry, name) != value for name, value in vars(shares[entry.peer_id]).items()):
             return f"the ranges of {entry.peer_id} are not the next ones of the data"
     if (record.next_position, record.returned) != (rest.next_position, rest.returned):
         return "the positions that remain are not those that nobody has"

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.assignment import (
-    assign_ranges,
+    assign_data,
     assign_reducers,
     candidates_after,
-    pool_after,
     share_batch,
     tokens_by_peer,
 )
@@ -58,14 +57,10 @@ def next_record(
     is_final = step >= training.total_steps or (finish_after is not None and record.round >= finish_after)
     speed_of = dict(zip((seat.peer_id for seat in seats), speeds, strict=True))
     shares = share_batch(speed_of, training.batch_sequences_at(step))
-    per_step = [0 if is_final else shares[seat.peer_id] for seat in seats]
-    ranges, pool = assign_ranges(
-        [count * training.steps_per_round_at(step) for count in per_step],
-        pool_after(record, updates, manifest.model.sequence_length),
-    )
+    per_step = {seat.peer_id: 0 if is_final else shares[seat.peer_id] for seat in seats}
+    data, pool = assign_data(record, updates, step, per_step, manifest)
     roster = tuple(
-        RosterEntry(seat.peer_id, seat.incarnation, seat.subsets, assigned, count)
-        for seat, assigned, count in zip(seats, ranges, per_step, strict=True)
+        RosterEntry(seat.peer_id, seat.incarnation, seat.subsets, **vars(data[seat.peer_id])) for seat in seats
     )
     return Record(
         version=RECORD_VERSION,

@@ -43,6 +43,14 @@ class RosterEntry:
     subsets: tuple[int, ...]
     ranges: tuple[DataRange, ...]
     sequences_per_step: int
+    carried_steps: int = 0
+    carried_sequences_per_step: int = 0
+    ahead: tuple[DataRange, ...] = ()
+
+    def sequences_in(self, num_steps: int) -> int:
+        """Sequences of the first so many steps of the round."""
+        carried = min(num_steps, self.carried_steps)
+        return carried * self.carried_sequences_per_step + (num_steps - carried) * self.sequences_per_step
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class Trainer:
         self._check_round(work.round, f"train round {work.round}")
         self._prepare(work.subsets)
         steps = _Steps()
-        batches = self._sampler.training(work.ranges, work.sequences_per_step)
+        batches = self._sampler.training(work.ranges, work.step_sizes())
         with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
             for batch in coming:
                 is_done = steps.num_tried == work.num_steps

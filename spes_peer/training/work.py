@@ -60,6 +60,29 @@ class TrainRound:
     ranges: tuple[DataRange, ...]
     sequences_per_step: int
     stop_at: float
+    carried_steps: int = 0
+    carried_sequences_per_step: int = 0
+
+    def step_sizes(self) -> tuple[int, ...]:
+        """Sequences of each step."""
+        carried = min(self.carried_steps, self.num_steps)
+        late = self.num_steps - carried
+        return (self.carried_sequences_per_step,) * carried + (self.sequences_per_step,) * late
+
+
+@dataclass(frozen=True)
+class TrainAhead:
+    round: int
+    first_step: int
+    num_steps: int
+    ranges: tuple[DataRange, ...]
+    sequences_per_step: int
+    stop_at: float
+
+
+@dataclass(frozen=True)
+class AheadTrained:
+    steps: int
 
 
 @dataclass(frozen=True)

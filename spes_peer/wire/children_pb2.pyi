@@ -213,7 +213,7 @@ class HeldOut(_message.Message):
     def __init__(self, loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class TrainRound(_message.Message):
-    __slots__ = ("round", "first_step", "num_steps", "subsets", "ranges", "sequences_per_step", "stop_at")
+    __slots__ = ("round", "first_step", "num_steps", "subsets", "ranges", "sequences_per_step", "stop_at", "carried_steps", "carried_sequences_per_step")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,8 @@ class TrainRound(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_SEQUENCES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     round: int
     first_step: int
     num_steps: int
@@ -228,7 +230,31 @@ class TrainRound(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[_record_pb2.DataRange]
     sequences_per_step: int
     stop_at: float
-    def __init__(self, round: _Optional[int] = ..., first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., subsets: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[_record_pb2.DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., stop_at: _Optional[float] = ...) -> None: ...
+    carried_steps: int
+    carried_sequences_per_step: int
+    def __init__(self, round: _Optional[int] = ..., first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., subsets: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[_record_pb2.DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., stop_at: _Optional[float] = ..., carried_steps: _Optional[int] = ..., carried_sequences_per_step: _Optional[int] = ...) -> None: ...
+
+class TrainAhead(_message.Message):
+    __slots__ = ("round", "first_step", "num_steps", "ranges", "sequences_per_step", "stop_at")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    first_step: int
+    num_steps: int
+    ranges: _containers.RepeatedCompositeFieldContainer[_record_pb2.DataRange]
+    sequences_per_step: int
+    stop_at: float
+    def __init__(self, round: _Optional[int] = ..., first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[_record_pb2.DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., stop_at: _Optional[float] = ...) -> None: ...
+
+class AheadTrained(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    def __init__(self, steps: _Optional[int] = ...) -> None: ...
 
 class TrainProgress(_message.Message):
     __slots__ = ("round", "steps_done", "loss", "tokens_per_second", "memory_bytes")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from spes_peer.wire import signed_pb2 as spes__peer_dot_wire_dot_signed__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspes_peer/wire/record.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/signed.proto\"H\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\torganizer\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\'\n\tDataRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"\x8b\x01\n\x0bRosterEntry\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07subsets\x18\x03 \x03(\r\x12)\n\x06ranges\x18\x04 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x1a\n\x12sequences_per_step\x18\x05 \x01(\r\"<\n\x0b\x43ontributor\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\"~\n\x06Update\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x31\n\x0c\x63ontributors\x18\x04 \x03(\x0b\x32\x1b.spes_peer.wire.Contributor\x12\x10\n\x08reducers\x18\x05 \x03(\t\"0\n\rBlockReducers\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\"<\n\tBlockName\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x86\x04\n\x06Record\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x15\n\rprevious_hash\x18\x04 \x01(\x0c\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x15\n\rheld_out_loss\x18\x06 \x01(\x01\x12\x12\n\ntrain_loss\x18\x07 \x01(\x01\x12\x0e\n\x06tokens\x18\x08 \x01(\x04\x12\x0c\n\x04step\x18\t \x01(\x04\x12\'\n\x07updates\x18\n \x03(\x0b\x32\x16.spes_peer.wire.Update\x12\x13\n\x0bmerge_alpha\x18\x0b \x01(\x01\x12+\n\x06roster\x18\x0c \x03(\x0b\x32\x1b.spes_peer.wire.RosterEntry\x12/\n\x08reducers\x18\r \x03(\x0b\x32\x1d.spes_peer.wire.BlockReducers\x12\x12\n\ncandidates\x18\x0e \x03(\t\x12\x15\n\rnext_position\x18\x0f \x01(\x04\x12+\n\x08returned\x18\x10 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x11\n\topened_at\x18\x11 \x01(\x01\x12\x13\n\x0b\x64\x65\x61\x64line_at\x18\x12 \x01(\x01\x12*\n\x07genesis\x18\x13 \x03(\x0b\x32\x19.spes_peer.wire.BlockName\x12\x10\n\x08is_final\x18\x14 \x01(\x08\"[\n\x0f\x43\x65rtifiedRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12*\n\nsignatures\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Signed\"D\n\x08Snapshot\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockNameb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspes_peer/wire/record.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/signed.proto\"H\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\torganizer\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\'\n\tDataRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"\xf0\x01\n\x0bRosterEntry\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07subsets\x18\x03 \x03(\r\x12)\n\x06ranges\x18\x04 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x1a\n\x12sequences_per_step\x18\x05 \x01(\r\x12\x15\n\rcarried_steps\x18\x06 \x01(\r\x12\"\n\x1a\x63\x61rried_sequences_per_step\x18\x07 \x01(\r\x12(\n\x05\x61head\x18\x08 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\"<\n\x0b\x43ontributor\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\"~\n\x06Update\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x31\n\x0c\x63ontributors\x18\x04 \x03(\x0b\x32\x1b.spes_peer.wire.Contributor\x12\x10\n\x08reducers\x18\x05 \x03(\t\"0\n\rBlockReducers\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\"<\n\tBlockName\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x86\x04\n\x06Record\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x15\n\rprevious_hash\x18\x04 \x01(\x0c\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x15\n\rheld_out_loss\x18\x06 \x01(\x01\x12\x12\n\ntrain_loss\x18\x07 \x01(\x01\x12\x0e\n\x06tokens\x18\x08 \x01(\x04\x12\x0c\n\x04step\x18\t \x01(\x04\x12\'\n\x07updates\x18\n \x03(\x0b\x32\x16.spes_peer.wire.Update\x12\x13\n\x0bmerge_alpha\x18\x0b \x01(\x01\x12+\n\x06roster\x18\x0c \x03(\x0b\x32\x1b.spes_peer.wire.RosterEntry\x12/\n\x08reducers\x18\r \x03(\x0b\x32\x1d.spes_peer.wire.BlockReducers\x12\x12\n\ncandidates\x18\x0e \x03(\t\x12\x15\n\rnext_position\x18\x0f \x01(\x04\x12+\n\x08returned\x18\x10 \x03(\x0b\x32\x19.spes_peer.wire.DataRange\x12\x11\n\topened_at\x18\x11 \x01(\x01\x12\x13\n\x0b\x64\x65\x61\x64line_at\x18\x12 \x01(\x01\x12*\n\x07genesis\x18\x13 \x03(\x0b\x32\x19.spes_peer.wire.BlockName\x12\x10\n\x08is_final\x18\x14 \x01(\x08\"[\n\x0f\x43\x65rtifiedRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12*\n\nsignatures\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Signed\"D\n\x08Snapshot\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x19.spes_peer.wire.BlockNameb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,19 +37,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATARANGE']._serialized_start=150
   _globals['_DATARANGE']._serialized_end=189
   _globals['_ROSTERENTRY']._serialized_start=192
-  _globals['_ROSTERENTRY']._serialized_end=331
-  _globals['_CONTRIBUTOR']._serialized_start=333
-  _globals['_CONTRIBUTOR']._serialized_end=393
-  _globals['_UPDATE']._serialized_start=395
-  _globals['_UPDATE']._serialized_end=521
-  _globals['_BLOCKREDUCERS']._serialized_start=523
-  _globals['_BLOCKREDUCERS']._serialized_end=571
-  _globals['_BLOCKNAME']._serialized_start=573
-  _globals['_BLOCKNAME']._serialized_end=633
-  _globals['_RECORD']._serialized_start=636
-  _globals['_RECORD']._serialized_end=1154
-  _globals['_CERTIFIEDRECORD']._serialized_start=1156
-  _globals['_CERTIFIEDRECORD']._serialized_end=1247
-  _globals['_SNAPSHOT']._serialized_start=1249
-  _globals['_SNAPSHOT']._serialized_end=1317
+  _globals['_ROSTERENTRY']._serialized_end=432
+  _globals['_CONTRIBUTOR']._serialized_start=434
+  _globals['_CONTRIBUTOR']._serialized_end=494
+  _globals['_UPDATE']._serialized_start=496
+  _globals['_UPDATE']._serialized_end=622
+  _globals['_BLOCKREDUCERS']._serialized_start=624
+  _globals['_BLOCKREDUCERS']._serialized_end=672
+  _globals['_BLOCKNAME']._serialized_start=674
+  _globals['_BLOCKNAME']._serialized_end=734
+  _globals['_RECORD']._serialized_start=737
+  _globals['_RECORD']._serialized_end=1255
+  _globals['_CERTIFIEDRECORD']._serialized_start=1257
+  _globals['_CERTIFIEDRECORD']._serialized_end=1348
+  _globals['_SNAPSHOT']._serialized_start=1350
+  _globals['_SNAPSHOT']._serialized_end=1418
 # @@protoc_insertion_point(module_scope)

@@ -26,18 +26,24 @@ class DataRange(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class RosterEntry(_message.Message):
-    __slots__ = ("peer_id", "incarnation", "subsets", "ranges", "sequences_per_step")
+    __slots__ = ("peer_id", "incarnation", "subsets", "ranges", "sequences_per_step", "carried_steps", "carried_sequences_per_step", "ahead")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SUBSETS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_SEQUENCES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     incarnation: int
     subsets: _containers.RepeatedScalarFieldContainer[int]
     ranges: _containers.RepeatedCompositeFieldContainer[DataRange]
     sequences_per_step: int
-    def __init__(self, peer_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., subsets: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ...) -> None: ...
+    carried_steps: int
+    carried_sequences_per_step: int
+    ahead: _containers.RepeatedCompositeFieldContainer[DataRange]
+    def __init__(self, peer_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., subsets: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., carried_steps: _Optional[int] = ..., carried_sequences_per_step: _Optional[int] = ..., ahead: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ...) -> None: ...
 
 class Contributor(_message.Message):
     __slots__ = ("peer_id", "tokens", "clip")
