@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spes_peer.run.encodings import BYTES_PER_VALUE, Dtype, Format
-from spes_peer.run.manifest import Manifest, Model
+from spes_peer.run.manifest import Manifest, Model, RunFile
 from spes_peer.run.records import BlockId, Update
 
 
@@ -86,10 +86,10 @@ def expert_parameters_of(model: Model) -> tuple[Parameter, ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """All parameters and blocks of a run."""
+class RunLayout:
+    """All parameters and blocks of a run, which needs no data and no peers yet."""
 
-    manifest: Manifest
+    manifest: RunFile
 
     @cached_property
     def shared_parameters(self) -> tuple[Parameter, ...]:
@@ -189,3 +189,10 @@ class Layout:
         size = self.manifest.sync.block_elements
         for index, start in enumerate(range(0, num_elements, size)):
             yield Block(BlockId(f"{prefix}/{index:04d}"), expert, start, min(start + size, num_elements))
+
+
+@dataclass(frozen=True)
+class Layout(RunLayout):
+    """… of a run that peers have agreed on."""
+
+    manifest: Manifest

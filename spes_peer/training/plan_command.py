@@ -1,8 +1,9 @@
-"""`spes-peer plan`: what a machine could take on of a run, before anything is downloaded. Needs no torch."""
+"""`spes-peer plan`: what a run asks of a machine's memory, or of its line, before anything is downloaded. No torch."""
 
 import argparse
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,27 +11,35 @@ from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan import Checkpointing, Plan, Resident, choices_for, memory_plan
+from spes_peer.training.traffic_command import TRAFFIC_ONLY, add_traffic_options, forecast, overview, page
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_MEMORY_ONLY = ("memory", "subsets", "resident", "checkpointing", "optimizer_bits", "cpu")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
 
 
 def add_plan_command(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
-        help="how much of a run fits into this machine's memory",
-        description="Show where memory goes when a run's model is trained, and how many subsets of experts fit.",
-        epilog="example: spes-peer plan --preset spes-2b --memory 16GB --resident int8 --optimizer-bits 8",
+        help="how much of a run fits into this machine's memory, and what a round sends",
+        description="Show where memory goes when a run's model is trained, and how many subsets of experts fit;"
+        " or, with --traffic, what one peer sends and receives per round.",
+        epilog="examples: spes-peer plan --preset spes-2b --memory 16GB --resident int8 --optimizer-bits 8;"
+        " spes-peer plan --traffic; spes-peer plan --traffic --preset spes-7b --peers 16 --experts int4",
     )
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("--preset", choices=sorted(PRESETS), help="a model that comes with the program")
     which.add_argument("--run-file", type=Path, metavar="FILE", help="a run.toml")
-    parser.add_argument("--memory", type=size, required=True, metavar="SIZE", help="of the device, such as 24GB")
-    parser.add_argument("--subsets", type=int, default=0, metavar="N", help="plan for N subsets (as many as fit)")
-    add_memory_choices(parser)
-    parser.add_argument("--cpu", action="store_true", help="plan for a CPU, which computes in fp32 (for a GPU)")
+    parser.add_argument("--traffic", action="store_true", help="plan the exchange; without a run, of every preset")
     parser.add_argument("--json", action="store_true", help="print it for programs")
-    parser.set_defaults(run=_run, log_level="WARNING")
+    memory = parser.add_argument_group("for memory")
+    memory.add_argument("--memory", type=size, metavar="SIZE", help="of the device, such as 24GB")
+    memory.add_argument("--subsets", type=int, default=0, metavar="N", help="plan for N subsets (as many as fit)")
+    add_memory_choices(memory)
+    memory.add_argument("--cpu", action="store_true", help="plan for a CPU, which computes in fp32 (for a GPU)")
+    add_traffic_options(parser)
+    memory_only = {name: parser.get_default(name) for name in _MEMORY_ONLY}
+    parser.set_defaults(run=lambda options: _run(options, memory_only), log_level="WARNING")
 
 
 def add_memory_choices(parser: Any) -> None:
@@ -76,7 +85,16 @@ def table(plan: Plan) -> str:
     return "\n".join([*lines, "", _verdict(plan)])
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, memory_only: Mapping[str, Any]) -> int:
+    """`memory_only` are the options that have no say in traffic, with their defaults."""
+    if options.traffic:
+        _refuse(options, memory_only, "says nothing about traffic: leave it out, or leave out --traffic")
+        return _run_traffic(options)
+    _refuse(options, dict.fromkeys(TRAFFIC_ONLY), "says nothing about memory: it needs --traffic")
+    if not (options.preset or options.run_file):
+        raise BadConfiguration("plan what? Name a --preset or a --run-file; only --traffic does without")
+    if options.memory is None:
+        raise BadConfiguration("how much memory has the device? Say --memory 24GB, for example, or ask for --traffic")
     choices = choices_for(not options.cpu, options.resident, options.checkpointing, options.optimizer_bits)
     run = _run_file(options)
     if not 0 <= options.subsets <= run.training.num_subsets:
@@ -84,6 +102,24 @@ def _run(options: argparse.Namespace) -> int:
     plan = memory_plan(run, options.memory, choices, options.subsets)
     print(json.dumps(as_json(plan), indent=2) if options.json else table(plan))
     return 0 if plan.fits else 1
+
+
+def _run_traffic(options: argparse.Namespace) -> int:
+    if options.preset or options.run_file:
+        one = forecast(_run_file(options), options)
+        print(json.dumps(one.as_json(), indent=2) if options.json else page(one))
+        return 0
+    forecasts = {name: forecast(parse_run_file(text, name), options) for name, text in PRESETS.items()}
+    as_json = {name: one.as_json() for name, one in forecasts.items()}
+    print(json.dumps(as_json, indent=2) if options.json else overview(forecasts))
+    return 0
+
+
+def _refuse(options: argparse.Namespace, defaults: Mapping[str, Any], why: str) -> None:
+    """Options that were given, that is, differ from their default, for nothing."""
+    for name, default in defaults.items():
+        if getattr(options, name) != default:
+            raise BadConfiguration(f"--{name.replace('_', '-')} {why}")
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
