@@ -11,6 +11,7 @@
     │   ├── BadSignature         signed by nobody we can name
     │   └── Unreachable          no transport reaches the peer, or it makes no progress
     ├── BlobMissing          a blob that nobody here has
+    ├── StateTorn            the public state stopped half-way through a record, and must be loaded anew
     └── ChildFailed          one of our own processes answered with an error, or died
         └── ChildStalled         … or does not answer at all
 
@@ -67,6 +68,10 @@ class Unreachable(PeerError):
 
 
 class BlobMissing(SpesError):
+    pass
+
+
+class StateTorn(SpesError):
     pass
 
 

@@ -152,3 +152,15 @@ async def test_a_trainer_that_dies_leaves_the_state_as_it_was(scene: Scene) -> N
     with pytest.raises(ChildFailed):
         await scene.catch_up()
     assert scene.replica.applied == 1
+
+
+async def test_a_trainer_that_fails_in_a_record_is_given_a_state_again(scene: Scene) -> None:
+    """It may have stopped half-way through, and hold none any more."""
+    scene.grow(3)
+    await scene.catch_up()
+    scene.grow(1)
+    scene.trainer.round = -1
+    with pytest.raises(ChildFailed):
+        await scene.catch_up()
+    await scene.catch_up()
+    assert (scene.trainer.loaded, scene.trainer.applied) == ([0, 2], [1, 2, 3, 3, 4])

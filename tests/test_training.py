@@ -9,9 +9,10 @@ import torch
 from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
 
 from spes_peer.data.sampler import Batch
-from spes_peer.errors import BadConfiguration, BlobMissing, SpesError
+from spes_peer.errors import BadConfiguration, BlobMissing, SpesError, StateTorn
 from spes_peer.model.losses import Losses
 from spes_peer.run.encodings import Format
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Training
 from spes_peer.run.records import BlockId, DataRange
 from spes_peer.sync.encoding import decode
@@ -158,6 +159,49 @@ def test_a_record_that_cannot_be_applied_leaves_the_state_as_it_was(tmp_path: Pa
     assert (trainer.round, trainer._public.root()) == (0, root)
     swarm.apply(updates)
     assert trainer._public.root() != root
+
+
+def test_a_trainer_whose_state_stopped_half_way_has_none_until_it_loads_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer = swarm.trainers[PEERS[0]]
+    updates = swarm.updates(swarm.train())
+    for broken in ("spes_peer.sync.state.merge_experts", "spes_peer.training.ledger.Ledger.close_shared"):
+        with monkeypatch.context() as patched:
+
+            def out_of_memory(*_arguments: object) -> None:
+                raise MemoryError("no memory")
+
+            patched.setattr(broken, out_of_memory)
+            with pytest.raises(StateTorn, match=r"must.* load.* anew: no memory"):
+                trainer.apply_record(record_of(1, updates, merge_alpha=0.1), keep_snapshot=False)
+        with pytest.raises(SpesError, match="no state yet"):
+            trainer.train_round(swarm.work(PEERS[0]))
+        with pytest.raises(SpesError, match="no state yet"):
+            swarm.apply(updates)
+        swarm.round = 0
+        trainer.load_state(LoadState(0, swarm.genesis))
+    swarm.apply(updates)
+    assert trainer.round == 1
+
+
+def test_outer_momentum_goes_through_genesis_rounds_and_snapshots(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,), shared_outer="nesterov", expert_outer="nesterov")
+    layout = Layout(swarm.manifest)
+    assert [name.block for name in swarm.genesis] == [block.id for block in layout.state_blocks]
+    assert [name.size_bytes for name in swarm.genesis] == [layout.state_bytes(block) for block in layout.state_blocks]
+    losses = [swarm.held_out_loss()]
+    for _ in range(3):
+        updates = swarm.updates(swarm.train())
+        applied = swarm.apply(updates, keep_snapshot=True)
+        assert len({one.state_root for one in applied.values()}) == 1
+        losses.append(swarm.held_out_loss())
+    assert losses[-1] < losses[0] - 0.5
+    newcomer = open_trainer(swarm.manifest, swarm.blobs, tmp_path, PEERS[2])
+    assert newcomer.load_state(LoadState(3, applied[PEERS[0]].blocks)).state_root == applied[PEERS[0]].state_root
+    swarm.trainers[PEERS[2]] = newcomer
+    assert len({one.state_root for one in swarm.apply(updates).values()}) == 1
 
 
 def test_the_held_out_loss_is_of_the_public_state_and_measuring_changes_nothing(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ class Replica:
         self.applied = -1
 
     async def apply(self, record: SealedRecord) -> None:
-        """Fetch the record's updates and apply them. `ChildFailed` when the trainer cannot, `PeerError` when an update
-        cannot be had; the state is then as before."""
+        """Fetch the record's updates and apply them. `PeerError` when an update cannot be had: the state is then as
+        before. `ChildFailed` when the trainer cannot: there may be no state then, and what there is is forgotten."""
         await self._node.fetcher.fetch_all(
             [
                 (update.blob, update.size_bytes, self._holders_first(one.peer_id for one in update.contributors))
@@ -78,7 +78,12 @@ class Replica:
             ]
         )
         keeps_snapshot = record.round % self._snapshot_rounds == 0
-        applied = await self._trainer.get().apply_record(record.content, keeps_snapshot)
+        trainer = self._trainer.get()
+        try:
+            applied = await trainer.apply_record(record.content, keeps_snapshot)
+        except ChildFailed:
+            self.forget()
+            raise
         self.applied, self.state_root = record.round, applied.state_root
         if keeps_snapshot:
             self._keep(Snapshot(record.round, applied.blocks))

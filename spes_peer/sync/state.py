@@ -1,23 +1,26 @@
 """The public state: what all peers hold alike after a record, bit for bit."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from spes_peer.blobs import digests_of, name_of
+from spes_peer.errors import BadMessage, StateTorn
 from spes_peer.run.layout import Block, Layout
 from spes_peer.run.records import BlockId, BlockName, state_root
 from spes_peer.sync.encoding import from_state_bytes, rounded, state_bytes
 from spes_peer.sync.merge import merge_experts
+from spes_peer.sync.outer import outer_step
 
 
 class PublicState:
-    """All blocks in their public dtype, and their names as blobs."""
+    """All blocks in their public dtype, the outer momentum of those that have one, and their names as blobs."""
 
     def __init__(self, layout: Layout, blocks: dict[BlockId, Tensor]) -> None:
+        """`blocks` are those of `layout.state_blocks`; the state owns them, and writes to them."""
         self.layout = layout
-        self._blocks = blocks
+        self._held: dict[BlockId, Tensor] | None = blocks
         self._names: dict[BlockId, BlockName] = {}
 
     @classmethod
@@ -25,12 +28,12 @@ class PublicState:
         """The state whose blocks' bytes `read` gives; `BadMessage` for bytes that are not such a block."""
         blocks = {
             block.id: from_state_bytes(layout.dtype_of(block), read(block.id), block.num_elements)
-            for block in layout.blocks
+            for block in layout.state_blocks
         }
         return cls(layout, blocks)
 
     def block(self, block: Block) -> Tensor:
-        """Its values, fp32; a copy or not, never to be written to."""
+        """Its values, fp32; a copy or not: never to be written to, nor to be kept until the state moves."""
         return self._blocks[block.id].to(torch.float32)
 
     def group(self, expert: int | None) -> Tensor:
@@ -41,56 +44,87 @@ class PublicState:
         return state_bytes(self.layout.dtype_of(block), self._blocks[block.id])
 
     def names(self) -> tuple[BlockName, ...]:
-        """Every block's name as a blob, in block order; only blocks that changed are hashed again."""
-        for block in self.layout.blocks:
+        """Every block's name as a blob, in the order of `state_blocks`; only blocks that changed are hashed again."""
+        for block in self.layout.state_blocks:
             if block.id not in self._names:
                 content = self.block_bytes(block)
                 self._names[block.id] = BlockName(block.id, name_of(digests_of(content)), len(content))
-        return tuple(self._names[block.id] for block in self.layout.blocks)
+        return tuple(self._names[block.id] for block in self.layout.state_blocks)
 
     def root(self) -> str:
         return state_root(self.names())
 
-    def apply(self, deltas: Mapping[BlockId, Tensor], merge_alpha: float) -> dict[BlockId, Tensor]:
-        """Add `deltas`, round, merge all experts when `merge_alpha` > 0, round again.
+    def apply(
+        self,
+        block_ids: Sequence[BlockId],
+        delta_of: Callable[[BlockId], Tensor],
+        merge_alpha: float,
+        tracked: Collection[int] = (),
+    ) -> dict[BlockId, Tensor]:
+        """Make the outer step of each of these blocks on its mean update, round, merge all experts when `merge_alpha`
+        > 0, round again. A block without an update keeps value and momentum.
 
-        Returns the displacement of each block that this moves, fp32 and before rounding: what owners add to their
-        masters (`feedback.ExpertFeedback`). All or nothing: an error leaves the state as it was."""
-        moved = dict(deltas)
-        changed = {block_id: self._rounded(block_id, delta) for block_id, delta in deltas.items()}
-        if merge_alpha > 0:
-            for block_id, step in self._merge(changed, merge_alpha).items():
-                moved[block_id] = moved[block_id] + step if block_id in moved else step
-        self._blocks.update(changed)
-        for block_id in changed:
-            self._names.pop(block_id, None)
-        return moved
+        Returns, of the experts in `tracked`, the displacement of each block that this moves, fp32 and before rounding,
+        outer step and merge together: what owners add to their masters (`feedback.ExpertFeedback`).
 
-    def _rounded(self, block_id: BlockId, delta: Tensor) -> Tensor:
+        Takes memory for a few blocks: `delta_of` is called twice for each of them. All are tried before one is moved,
+        so whatever `delta_of` raises then, or `BadMessage` for an update that leads to values that are not finite,
+        leaves the state as it was. An error after that is `StateTorn`, then and at every later use."""
+        for block_id in block_ids:
+            self._stepped(block_id, delta_of(block_id))
+        try:
+            displaced = {}
+            for block_id in block_ids:
+                displacement = self._step(block_id, delta_of(block_id))
+                if self.layout.by_id[block_id].expert in tracked:
+                    displaced[block_id] = displacement
+            if merge_alpha > 0:
+                self._merge(merge_alpha, tracked, displaced)
+        except Exception as error:
+            self._held = None
+            raise StateTorn(f"the public state is half moved and must be loaded anew: {error}") from error
+        return displaced
+
+    @property
+    def _blocks(self) -> dict[BlockId, Tensor]:
+        if self._held is None:
+            raise StateTorn("the public state was half moved and must be loaded anew")
+        return self._held
+
+    def _step(self, block_id: BlockId, delta: Tensor) -> Tensor:
+        """Move a block and its momentum; its displacement before rounding."""
+        displacement, changed = self._stepped(block_id, delta)
+        for changed_id, values in changed.items():
+            self._blocks[changed_id] = values
+            self._names.pop(changed_id, None)
+        return displacement
+
+    def _stepped(self, block_id: BlockId, delta: Tensor) -> tuple[Tensor, dict[BlockId, Tensor]]:
+        """The displacement of a block by its mean update, and what that makes of it and of its momentum."""
         block = self.layout.by_id[block_id]
         if delta.shape != (block.num_elements,):
             raise ValueError(f"a delta of shape {tuple(delta.shape)} for {block_id} of {block.num_elements} elements")
-        return rounded(self.layout.dtype_of(block), self.block(block) + delta)
+        momentum_id = self.layout.momentum_of(block).id
+        displacement, momentum = outer_step(self.layout.manifest.sync, block, delta, self._blocks.get(momentum_id))
+        changed = {block_id: rounded(self.layout.dtype_of(block), self.block(block) + displacement)}
+        if momentum is not None:
+            changed[momentum_id] = momentum
+        if not all(bool(values.isfinite().all()) for values in changed.values()):
+            raise BadMessage(f"an update of {block_id} that leads to values that are not finite")
+        return displacement, changed
 
-    def _merge(self, changed: dict[BlockId, Tensor], alpha: float) -> dict[BlockId, Tensor]:
-        """Put every merged expert block into `changed`; returns how far the merge moved each, before rounding."""
+    def _merge(self, alpha: float, tracked: Collection[int], displaced: dict[BlockId, Tensor]) -> None:
+        """Merge all experts, and add to `displaced` how far that moves the tracked ones."""
         experts = range(self.layout.manifest.model.num_experts)
-        groups = {
-            expert: torch.cat(
-                [
-                    changed.get(block.id, self._blocks[block.id]).to(torch.float32)
-                    for block in self.layout.expert_blocks(expert)
-                ]
-            )
-            for expert in experts
-        }
-        steps = {}
+        groups = {expert: self.group(expert) for expert in experts}
         for expert, merged in merge_experts(groups, self.layout, alpha).items():
             for block in self.layout.expert_blocks(expert):
                 values = merged[block.start : block.end]
-                steps[block.id] = values - groups[expert][block.start : block.end]
-                changed[block.id] = rounded(self.layout.dtype_of(block), values)
-        return steps
+                if expert in tracked:
+                    step = values - groups[expert][block.start : block.end]
+                    displaced[block.id] = displaced[block.id] + step if block.id in displaced else step
+                self._blocks[block.id] = rounded(self.layout.dtype_of(block), values)
+                self._names.pop(block.id, None)
 
     def _blocks_of(self, expert: int | None) -> tuple[Block, ...]:
         return self.layout.shared_blocks if expert is None else self.layout.expert_blocks(expert)

@@ -22,18 +22,23 @@ from spes_peer.wire import convert
 
 
 def make_genesis(manifest: Manifest, blobs: BlobStore) -> tuple[BlockName, ...]:
-    """Draw all parameters from the run's seed and store them; their names, in block order."""
+    """Draw all parameters from the run's seed and store them; their names, in the order of `state_blocks`."""
     return store_groups(Layout(manifest), blobs, initial_groups(manifest, manifest.run.seed))
 
 
 def store_groups(
     layout: Layout, blobs: BlobStore, groups: Iterable[tuple[int | None, Tensor]]
 ) -> tuple[BlockName, ...]:
-    """Store groups, which come in block order, in their public dtype; the names of their blocks."""
+    """Store groups, which come in block order, in their public dtype, and momentum of zero where the run has any; the
+    names of their blocks, in the order of `state_blocks`."""
     names = []
     for expert, flat in groups:
         for block in layout.shared_blocks if expert is None else layout.expert_blocks(expert):
             blob = blobs.put(state_bytes(layout.dtype_of(block), flat[block.start : block.end]))
+            names.append(BlockName(block.id, blob.name, blob.size_bytes))
+    for block in layout.state_blocks:
+        if block.is_momentum:
+            blob = blobs.put(bytes(layout.state_bytes(block)))
             names.append(BlockName(block.id, blob.name, blob.size_bytes))
     return tuple(names)
 

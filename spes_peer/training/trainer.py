@@ -10,7 +10,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.sampler import Sampler
-from spes_peer.errors import BadConfiguration, BadMessage, SpesError
+from spes_peer.errors import BadConfiguration, BadMessage, SpesError, StateTorn
 from spes_peer.model.decoder import Decoder
 from spes_peer.run.layout import Block, Layout
 from spes_peer.run.manifest import parse_manifest
@@ -151,6 +151,7 @@ class Trainer:
                 raise BadMessage(f"a state without block {block}")
             return self._blobs.read(names[block])
 
+        self._state = None  # there is room for one
         self._state = PublicState.from_blocks(self._layout, read)
         self.round = request.round
         self._ledger = Ledger(self._layout, self._peer_id)
@@ -221,12 +222,16 @@ class Trainer:
         return BlockReduced(blob.name, blob.size_bytes, reduced.rejected)
 
     def apply_record(self, record: Record, keep_snapshot: bool) -> RecordApplied:
-        """Apply the updates and the merge of the record that closes this round. An error leaves all as it was."""
+        """Apply the updates and the merge of the record that closes this round.
+
+        An error leaves all as it was, but for `StateTorn`: the state is gone then, until another is loaded."""
         self._check_round(record.round - 1, f"apply record {record.round}")
         updates = {update.block: update for update in record.updates}
-        deltas = {block_id: self._delta(update) for block_id, update in updates.items()}
-        moved = self._public.apply(deltas, record.merge_alpha)
-        self._settle(updates, moved)
+        try:
+            self._move(updates, record.merge_alpha)
+        except StateTorn:
+            self._state = None
+            raise
         self.round = record.round
         root = self._public.root()
         self._save(root)
@@ -243,7 +248,7 @@ class Trainer:
             self._resume(self._to_resume)
             self._to_resume = None
         # Should this round have been trained before, without a record behind it: what it offered then is offered again.
-        self._settle({}, {})
+        self._settle({}, (), {})
 
     def _own(self, experts: tuple[int, ...], num_subsets: int) -> None:
         """Experts taken up or given up get exactly the public values, which residents may hold rounded, or not at all
@@ -289,37 +294,48 @@ class Trainer:
         clip = 1.0 if update.reducers else update.contributors[0].clip
         return delta if clip == 1.0 else delta * clip
 
-    def _settle(self, updates: dict[BlockId, Update], moved: dict[BlockId, Tensor]) -> None:
-        """Bring ledger, masters and decoder behind a public state that has just moved by `moved`."""
+    def _move(self, updates: dict[BlockId, Update], merge_alpha: float) -> None:
+        """Move the public state, and all that stands on it; `StateTorn` when only a part of it could be."""
+
+        def delta_of(block_id: BlockId) -> Tensor:
+            return self._delta(updates[block_id])
+
+        displaced = self._public.apply(tuple(updates), delta_of, merge_alpha, self._decoder.owned)
+        moved = {self._layout.by_id[block_id].expert for block_id in updates}
+        if merge_alpha > 0:
+            moved.update(range(self.manifest.model.num_experts))
+        try:
+            self._settle(updates, moved, displaced)
+        except Exception as error:
+            raise StateTorn(f"a trainer half behind its public state must load it anew: {error}") from error
+
+    def _settle(
+        self, updates: dict[BlockId, Update], moved: Collection[int | None], displaced: dict[BlockId, Tensor]
+    ) -> None:
+        """Bring ledger, masters and decoder behind a public state of which the experts in `moved` have just moved, and
+        those owned by `displaced`."""
         self._ledger.close_shared(updates)
         self._decoder.load_group(None, self._public.group(None))
         for expert in range(self.manifest.model.num_experts):
-            blocks = self._layout.expert_blocks(expert)
-            if any(block.id in moved for block in blocks):
-                self._decoder.load_group(expert, self._public.group(expert))
             if expert in self._decoder.owned:
-                self._decoder.load_master(expert, self._master_after(expert, blocks, updates, moved))
+                self._decoder.load_master(expert, self._master_after(expert, updates, displaced))
+            elif expert in moved:
+                self._decoder.load_group(expert, self._public.group(expert))
         self._ledger.forget_reduced()
 
-    def _master_after(
-        self,
-        expert: int,
-        blocks: tuple[Block, ...],
-        updates: dict[BlockId, Update],
-        moved: dict[BlockId, Tensor],
-    ) -> Tensor:
+    def _master_after(self, expert: int, updates: dict[BlockId, Update], displaced: dict[BlockId, Tensor]) -> Tensor:
         master = self._decoder.flatten_master(expert)
         return torch.cat(
             [
                 self._ledger.master_after(
-                    self.round, block, master[block.start : block.end], moved.get(block.id), updates.get(block.id)
+                    self.round, block, master[block.start : block.end], displaced.get(block.id), updates.get(block.id)
                 )
-                for block in blocks
+                for block in self._layout.expert_blocks(expert)
             ]
         )
 
     def _keep_blocks(self) -> tuple[BlockName, ...]:
-        for block in self._layout.blocks:
+        for block in self._layout.state_blocks:
             self._blobs.put(self._public.block_bytes(block))
         return self._public.names()
 
