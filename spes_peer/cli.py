@@ -16,6 +16,7 @@ from spes_peer import __version__
 from spes_peer.bench.command import add_bench_command
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.experiment.command import add_experiment_command
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import add_memory_choices, add_plan_command, size
 
@@ -153,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     add_log_level(add_export_command(commands))
     add_plan_command(commands)
     add_bench_command(commands)
+    add_experiment_command(commands)
     version = commands.add_parser("version", help="print this program's version and those of what it stands on")
     version.set_defaults(run=_version, log_level="INFO")
     return parser

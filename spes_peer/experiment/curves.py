@@ -1,0 +1,61 @@
+"""Held-out loss against what it cost, as PNG: the mean over seeds, and their range as a band."""
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spes_peer.errors import UserError
+from spes_peer.experiment.results import CellResult, Point, by_arm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
+    "loss-tokens.png": ("tokens", lambda point: float(point.tokens)),
+    "loss-bytes.png": ("bytes per peer, sent and received", lambda point: point.bytes_sent + point.bytes_received),
+}
+
+
+def draw_curves(folder: Path, name: str, results: tuple[CellResult, ...]) -> None:
+    """Write both pictures; `UserError` where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError(
+            "no curves are drawn without matplotlib; install it with: pip install 'spes-peer[experiment]'"
+        ) from None
+    for file_name, (label, cost) in _AXES.items():
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        for arm, cells in by_arm(results):
+            _draw(axes, arm, cells, cost)
+        axes.set_xlabel(label)
+        axes.set_ylabel("held-out loss, nats per token")
+        axes.set_title(name)
+        axes.grid(alpha=0.3)
+        if file_name == "loss-bytes.png" and axes.lines:
+            axes.set_xscale("log")
+        if axes.lines:
+            axes.legend()
+        figure.savefig(folder / file_name, dpi=120)
+
+
+def _draw(axes: "Axes", arm: str, cells: tuple[CellResult, ...], cost: Callable[[Point], float]) -> None:
+    """Points that all seeds have; what cost nothing has no place on an axis of costs, but the start of tokens does."""
+    columns = list(zip(*(cell.points for cell in cells), strict=False))[1:]
+    at = [cost(column[0]) for column in columns]
+    if not any(at):
+        if columns:
+            axes.axhline(
+                statistics.fmean(point.held_out_loss for point in columns[-1]),
+                linestyle="--",
+                color="gray",
+                label=f"{arm}, at its end",
+            )
+        return
+    losses = [[point.held_out_loss for point in column] for column in columns]
+    (line,) = axes.plot(at, [statistics.fmean(values) for values in losses], label=arm)
+    axes.fill_between(
+        at, [min(values) for values in losses], [max(values) for values in losses], alpha=0.2, color=line.get_color()
+    )
