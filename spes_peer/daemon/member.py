@@ -38,7 +38,7 @@ from spes_peer.rounds.messages import (
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import CertifiedRecord, RosterEntry, SealedRecord
-from spes_peer.training.work import HeldOut, TrainProgress, TrainRound
+from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Member:
         """Train the round and contribute."""
         manifest, record, entry = self.node.manifest, work.record.record, work.entry
         self._say("training", "fetching the data of the round")
-        needed = Shuffle.of(manifest).shards_of(entry.ranges)
+        needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
         await self._fetch_shards({manifest.data.shards[i].blob: manifest.data.shards[i].num_tokens for i in needed})
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         if stop_at < time.time():  # late, and no record has overtaken us: the others cannot go on without us
@@ -212,6 +212,8 @@ class Member:
             ranges=entry.ranges,
             sequences_per_step=entry.sequences_per_step,
             stop_at=stop_at,
+            carried_steps=entry.carried_steps,
+            carried_sequences_per_step=entry.carried_sequences_per_step,
         )
         trained = await self.trainer.get().train_round(task)
         self.speed = trained.tokens_per_second
@@ -220,7 +222,7 @@ class Member:
             Contribution(
                 round=record.round,
                 offers=trained.offers,
-                tokens=trained.tokens,
+                tokens=entry.sequences_in(trained.steps) * manifest.model.sequence_length,
                 steps=trained.steps,
                 state_root=self.replica.state_root,
                 train_loss=trained.train_loss,
@@ -230,6 +232,22 @@ class Member:
             )
         )
         self._say("closing", "others still train or reduce", until_at=work.until_at)
+        if entry.ahead:
+            await self._train_ahead(work)
+
+    async def _train_ahead(self, work: RoundWork) -> None:
+        """Go on with the next round's first steps while the exchange runs; the record that closes the round ends it."""
+        record, training = work.record.record, self.node.manifest.training
+        await self.trainer.get().train_ahead(
+            TrainAhead(
+                round=record.round,
+                first_step=record.step + training.steps_per_round_at(record.step),
+                num_steps=self.node.manifest.sync.overlap_steps,
+                ranges=work.entry.ahead,
+                sequences_per_step=work.entry.sequences_per_step,
+                stop_at=time.time() + self.node.manifest.timing.round_seconds,
+            )
+        )
 
     async def _fetch_shards(self, num_tokens_by_blob: dict[str, int]) -> None:
         bytes_per_token = {"uint16": 2, "uint32": 4}[self.node.manifest.data.token_dtype]

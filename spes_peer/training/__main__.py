@@ -25,6 +25,7 @@ from spes_peer.run.records import SealedRecord
 from spes_peer.training.stepping import is_out_of_memory
 from spes_peer.training.trainer import Trainer
 from spes_peer.training.work import (
+    AheadTrained,
     ApplyRecord,
     LoadState,
     MeasureHeldOut,
@@ -32,6 +33,7 @@ from spes_peer.training.work import (
     RecordApplied,
     ReduceBlock,
     RoundTrained,
+    TrainAhead,
     TrainerOpened,
     TrainProgress,
     TrainRound,
@@ -62,6 +64,7 @@ class TrainerService:
             "LoadState": (LoadState, lambda request: self.trainer.load_state(request)),
             "MeasureHeldOut": (MeasureHeldOut, lambda request: self.trainer.measure_held_out(request)),
             "TrainRound": (TrainRound, self._train),
+            "TrainAhead": (TrainAhead, self._train_ahead),
             "ReduceBlock": (ReduceBlock, lambda request: self.trainer.reduce_block(request.task)),
             "ApplyRecord": (ApplyRecord, self._apply),
         }
@@ -114,15 +117,23 @@ class TrainerService:
         return self._trainer.opened()
 
     def _train(self, work: TrainRound) -> RoundTrained:
+        return self.trainer.train_round(work, self._progress_of(work.round, work.num_steps), self._between_steps)
+
+    def _train_ahead(self, work: TrainAhead) -> AheadTrained:
+        return self.trainer.train_ahead(work, self._progress_of(work.round + 1, work.num_steps), self._between_steps)
+
+    def _progress_of(self, round: int, num_steps: int) -> Callable[[int, float, float], None]:
+        """Tells the daemon of steps done, not too often."""
+
         def on_step(steps_done: int, loss: float, tokens_per_second: float) -> None:
             now = time.monotonic()
-            if now - self._progress_at >= _SECONDS_BETWEEN_PROGRESS or steps_done == work.num_steps:
+            if now - self._progress_at >= _SECONDS_BETWEEN_PROGRESS or steps_done == num_steps:
                 self._progress_at = now
                 memory_bytes = psutil.Process().memory_info().rss
-                progress = TrainProgress(work.round, steps_done, loss, tokens_per_second, memory_bytes)
+                progress = TrainProgress(round, steps_done, loss, tokens_per_second, memory_bytes)
                 self._send(frames.event(convert.to_message(progress)))
 
-        return self.trainer.train_round(work, on_step, self._between_steps)
+        return on_step
 
     def _between_steps(self) -> bool:
         """Serve the reduces that have come; False when something has come that the round must not delay."""

@@ -18,6 +18,7 @@ from spes_peer.process import Child
 from spes_peer.run.offers import ReduceTask
 from spes_peer.run.records import BlockName
 from spes_peer.training.work import (
+    AheadTrained,
     ApplyRecord,
     BlockReduced,
     HeldOut,
@@ -28,6 +29,7 @@ from spes_peer.training.work import (
     ReduceBlock,
     RoundTrained,
     StateLoaded,
+    TrainAhead,
     TrainerOpened,
     TrainProgress,
     TrainRound,
@@ -98,6 +100,11 @@ class TrainerProcess:
         """Train until the steps are done or `work.stop_at`; all shards of its ranges are in the store."""
         seconds = max(0.0, work.stop_at - time.time()) + LAST_STEP_SECONDS
         return await self._ask(work, RoundTrained, seconds)
+
+    async def train_ahead(self, work: TrainAhead) -> AheadTrained:
+        """Train the first steps of the next round while this one's exchange runs; `apply_record` ends it."""
+        seconds = max(0.0, work.stop_at - time.time()) + LAST_STEP_SECONDS
+        return await self._ask(work, AheadTrained, seconds)
 
     async def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers of one block; all their blobs are in the store."""

@@ -10,8 +10,8 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from spes_peer.sync.encoding import decode, encode
 from spes_peer.sync.reduce import reduce_offers
 from spes_peer.sync.state import PublicState
 from spes_peer.training import checkpoint
+from spes_peer.training.ahead import Ahead, Steps
 from spes_peer.training.checkpoint import Checkpoint
 from spes_peer.training.feeding import one_ahead
 from spes_peer.training.ledger import Ledger
@@ -37,6 +38,7 @@ from spes_peer.training.optimizer import LocalOptimizer
 from spes_peer.training.schedule import lr_at
 from spes_peer.training.stepping import Stepper
 from spes_peer.training.work import (
+    AheadTrained,
     BlockReduced,
     HeldOut,
     LoadState,
@@ -45,6 +47,7 @@ from spes_peer.training.work import (
     RecordApplied,
     RoundTrained,
     StateLoaded,
+    TrainAhead,
     TrainerOpened,
     TrainRound,
 )
@@ -55,46 +58,6 @@ CHECKPOINT_FILE = "trainer.safetensors"
 _NO_STATE = "the trainer has no state yet: load one first"
 _HELD_OUT_SEQUENCES = 16  # read at a time
 _MOST_SKIPPED_IN_A_ROW = 8  # a model that has diverged; one that has not is back within a step or two
-
-
-@dataclass
-class _Steps:
-    """What a round has done so far."""
-
-    num_steps: int = 0
-    num_skipped: int = 0
-    skipped_in_a_row: int = 0
-    tokens: int = 0
-    loss_sum: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def mean_loss(self) -> float:
-        return self.loss_sum / max(1, self.num_steps)
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def num_tried(self) -> int:
-        return self.num_steps + self.num_skipped
-
-    @property
-    def seconds_per_step(self) -> float:
-        return self.seconds / max(1, self.num_tried)
-
-    def count(self, tokens: int, loss: float | None, seconds: float) -> None:
-        """A step more; `loss` is None when it was skipped."""
-        self.seconds += seconds
-        if loss is None:
-            self.num_skipped += 1
-            self.skipped_in_a_row += 1
-        else:
-            self.num_steps += 1
-            self.skipped_in_a_row = 0
-            self.tokens += tokens
-            self.loss_sum += loss
 
 
 class Trainer:
@@ -131,6 +94,7 @@ class Trainer:
         self._stepper = Stepper(self._decoder, self._optimizer, training, self._plan.micro_batch, may_recompute)
         self._ledger = Ledger(self._layout, self._peer_id)
         self._state: PublicState | None = None
+        self._ahead: Ahead | None = None
         self._checkpoint_path: Path | None = None
         self._to_resume: Checkpoint | None = None
         if request.state_folder:
@@ -155,6 +119,7 @@ class Trainer:
         self._state = PublicState.from_blocks(self._layout, read)
         self.round = request.round
         self._ledger = Ledger(self._layout, self._peer_id)
+        self._ahead = None
         self._optimizer.own(())
         for expert in (None, *range(self.manifest.model.num_experts)):
             self._decoder.load_group(expert, self._public.group(expert))
@@ -186,25 +151,27 @@ class Trainer:
         done, loss, tokens per second). Raises `SpesError` when not one step could be made, or when so many in a row
         had a number that is not finite that the model must have diverged: then nothing is offered."""
         self._check_round(work.round, f"train round {work.round}")
-        self._prepare(work.subsets)
-        steps = _Steps()
-        batches = self._sampler.training(work.ranges, work.step_sizes())
-        with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
-            for batch in coming:
-                is_done = steps.num_tried == work.num_steps
-                if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
-                    break
-                started_at = time.perf_counter()
-                lr = lr_at(work.first_step + steps.num_tried, self.manifest.training)
-                loss = self._stepper.step(batch, lr)
-                steps.count(batch.num_tokens, loss, time.perf_counter() - started_at)
-                if loss is not None:
-                    on_step(steps.num_steps, loss, steps.tokens_per_second)
-                elif steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW:
-                    break
+        steps = self._prepare(work)
+        self._make_steps(steps, work, work.step_sizes(), on_step, between_steps)
         self._check(steps, work)
         offers = self._offers(work.subsets)
         return RoundTrained(offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second)
+
+    def train_ahead(
+        self,
+        work: TrainAhead,
+        on_step: Callable[[int, float, float], None] = lambda _steps, _loss, _speed: None,
+        between_steps: Callable[[], bool] = lambda: True,
+    ) -> AheadTrained:
+        """Train the next round's first steps, while the exchange runs of the round that was just offered.
+
+        Ends like `train_round`; called again it goes on. `SpesError` before the round is offered."""
+        self._check_round(work.round, f"train ahead of round {work.round + 1}")
+        if self._ahead is None or self._ahead.round != work.round + 1:
+            raise SpesError(f"asked to train ahead before round {work.round} is offered")
+        steps = self._ahead.steps
+        self._make_steps(steps, work, repeat(work.sequences_per_step, work.num_steps), on_step, between_steps)
+        return AheadTrained(steps.num_steps)
 
     def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers for one block. An offer that is not what it claims is left out and its peer named."""
@@ -239,16 +206,45 @@ class Trainer:
 
     # ---- a round ----
 
-    def _prepare(self, subsets: tuple[int, ...]) -> None:
-        """Own exactly the experts of `subsets`; take up what an earlier process left; start from the public state."""
-        experts = tuple(expert for subset in sorted(subsets) for expert in self.manifest.experts_of(subset))
+    def _prepare(self, work: TrainRound) -> Steps:
+        """Own exactly the experts of the round's subsets; take up what an earlier process left; start from the public
+        state, or with the steps that were made ahead."""
+        experts = tuple(expert for subset in sorted(work.subsets) for expert in self.manifest.experts_of(subset))
         if experts != self._decoder.owned:
-            self._own(experts, len(subsets))
+            self._own(experts, len(work.subsets))
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.round == work.round:
+            return ahead.steps
         # Should this round have been trained before, without a record behind it: what it offered then is offered again.
-        self._settle({}, (), {})
+        self._settle({}, (), {}, gained=None)
+        return Steps()
+
+    def _make_steps(
+        self,
+        steps: Steps,
+        work: TrainRound | TrainAhead,
+        sizes: Iterable[int],
+        on_step: Callable[[int, float, float], None],
+        between_steps: Callable[[], bool],
+    ) -> None:
+        """Make the steps of `work`, of `sizes` sequences, that are not in `steps` yet, and count them there."""
+        batches = self._sampler.training(work.ranges, sizes, steps.num_tried)
+        with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
+            for batch in coming:
+                is_done = steps.num_tried == work.num_steps
+                if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
+                    break
+                started_at = time.perf_counter()
+                lr = lr_at(work.first_step + steps.num_tried, self.manifest.training)
+                loss = self._stepper.step(batch, lr)
+                steps.count(batch.num_tokens, loss, time.perf_counter() - started_at)
+                if loss is not None:
+                    on_step(steps.num_steps, loss, steps.tokens_per_second)
+                elif steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW:
+                    break
 
     def _own(self, experts: tuple[int, ...], num_subsets: int) -> None:
         """Experts taken up or given up get exactly the public values, which residents may hold rounded, or not at all
@@ -261,7 +257,7 @@ class Trainer:
             self._decoder.load_master(expert, self._public.group(expert))
         self._stepper.expect(self._machine.plan(self.manifest, num_subsets).micro_batch)
 
-    def _check(self, steps: _Steps, work: TrainRound) -> None:
+    def _check(self, steps: Steps, work: TrainRound) -> None:
         if steps.num_skipped:
             logger.warning("skipped steps that were not finite round=%d steps=%d", work.round, steps.num_skipped)
         if steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW or (steps.num_skipped and not steps.num_steps):
@@ -283,6 +279,8 @@ class Trainer:
                 raise SpesError(f"what was trained of {block.id} is not finite: nothing is offered")
             blob = self._blobs.put(content)
             offers.append(Offer(block.id, blob.name, blob.size_bytes, norm))
+        if self.manifest.sync.overlap_steps:
+            self._ahead = Ahead(self.round + 1, ours[None])
         return tuple(offers)
 
     # ---- a record ----
@@ -300,22 +298,30 @@ class Trainer:
         def delta_of(block_id: BlockId) -> Tensor:
             return self._delta(updates[block_id])
 
+        ahead = self._ahead if self._ahead is not None and self._ahead.encoded is not None else None
+        gained = ahead.gained(self._decoder.flatten_shared()) if ahead else None
         displaced = self._public.apply(tuple(updates), delta_of, merge_alpha, self._decoder.owned)
         moved = {self._layout.by_id[block_id].expert for block_id in updates}
         if merge_alpha > 0:
             moved.update(range(self.manifest.model.num_experts))
         try:
-            self._settle(updates, moved, displaced)
+            self._settle(updates, moved, displaced, gained)
+            self._ahead = Ahead(ahead.round, None, ahead.steps) if ahead else None
         except Exception as error:
             raise StateTorn(f"a trainer half behind its public state must load it anew: {error}") from error
 
     def _settle(
-        self, updates: dict[BlockId, Update], moved: Collection[int | None], displaced: dict[BlockId, Tensor]
+        self,
+        updates: dict[BlockId, Update],
+        moved: Collection[int | None],
+        displaced: dict[BlockId, Tensor],
+        gained: Tensor | None,
     ) -> None:
         """Bring ledger, masters and decoder behind a public state of which the experts in `moved` have just moved, and
-        those owned by `displaced`."""
+        those owned by `displaced`; of the shared parameters what they `gained` since the encode is kept."""
         self._ledger.close_shared(updates)
-        self._decoder.load_group(None, self._public.group(None))
+        public = self._public.group(None)
+        self._decoder.load_group(None, public if gained is None else public + gained)
         for expert in range(self.manifest.model.num_experts):
             if expert in self._decoder.owned:
                 self._decoder.load_master(expert, self._master_after(expert, updates, displaced))
@@ -364,7 +370,12 @@ class Trainer:
         residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
         moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
         rng = {"rng": torch.get_rng_state()}
-        content = Checkpoint(self.round, root, {**masters, **residuals, **moments, **rng})
+        ahead = (
+            {"ahead/shared": self._decoder.flatten_shared(), "ahead/steps": self._ahead.steps.to_tensor()}
+            if self._ahead
+            else {}
+        )
+        content = Checkpoint(self.round, root, {**masters, **residuals, **moments, **rng, **ahead})
         try:
             checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
         except OSError as error:  # the record is applied; a restart will merely go on with older moments
@@ -381,6 +392,9 @@ class Trainer:
                     self._decoder.load_master(expert, master)
             self._ledger.load_residuals(_under("residual/", saved.tensors))
             torch.set_rng_state(saved.tensors["rng"])
+            if "ahead/shared" in saved.tensors:
+                self._decoder.load_group(None, saved.tensors["ahead/shared"])
+                self._ahead = Ahead(self.round, None, Steps.from_tensor(saved.tensors["ahead/steps"]))
         except (KeyError, ValueError, RuntimeError) as error:
             raise BadConfiguration(f"the checkpoint {self._checkpoint_path} does not fit the run: {error}") from None
 

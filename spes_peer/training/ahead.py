@@ -1,0 +1,79 @@
+"""The steps of a round, and those of them that were made before its record came (DESIGN.md, "A round": overlap).
+
+With `overlap_steps` a peer offers what it trained in round r and trains on, on sequences of round r + 1, while the
+exchange runs. When record r + 1 comes, its shared parameters become public_new + what they gained since the encode;
+its experts go on in their masters. The steps count in round r + 1, and what they brought is offered then.
+
+Only the record that follows keeps them. When another one comes first, or the round is trained a second time, the gain
+of the shared parameters is dropped and the round begins at the public state: its sequences go back to the pool, or are
+trained again.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Steps:
+    """What a round has done so far."""
+
+    num_steps: int = 0
+    num_skipped: int = 0
+    skipped_in_a_row: int = 0
+    tokens: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss_sum / max(1, self.num_steps)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def num_tried(self) -> int:
+        return self.num_steps + self.num_skipped
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / max(1, self.num_tried)
+
+    def count(self, tokens: int, loss: float | None, seconds: float) -> None:
+        """A step more; `loss` is None when it was skipped."""
+        self.seconds += seconds
+        if loss is None:
+            self.num_skipped += 1
+            self.skipped_in_a_row += 1
+        else:
+            self.num_steps += 1
+            self.skipped_in_a_row = 0
+            self.tokens += tokens
+            self.loss_sum += loss
+
+    def to_tensor(self) -> Tensor:
+        """For a checkpoint: fp64, which holds every count exactly."""
+        return torch.tensor(dataclasses.astuple(self), dtype=torch.float64)
+
+    @classmethod
+    def from_tensor(cls, values: Tensor) -> "Steps":
+        *counts, loss_sum, seconds = values.tolist()
+        return cls(*(int(count) for count in counts), loss_sum, seconds)
+
+
+@dataclass
+class Ahead:
+    """The steps of `round` that were made so far, before its record came."""
+
+    round: int
+    encoded: Tensor | None
+    """The flattened shared parameters when the round before was encoded; None once its record has been applied."""
+    steps: Steps = dataclasses.field(default_factory=Steps)
+
+    def gained(self, shared: Tensor) -> Tensor | None:
+        """What the flattened shared parameters gained since the encode; None where nothing was trained."""
+        return None if self.encoded is None or not self.steps.num_steps else shared - self.encoded
