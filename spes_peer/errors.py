@@ -8,6 +8,7 @@
     │   └── NotAdmitted          the run does not want this peer
     ├── PeerError            a peer's fault: costs that one message or transfer, never the round
     │   ├── BadMessage           bytes that are not what they claim to be
+    │   │   └── BadEncoding          … of an encoded block
     │   ├── BadSignature         signed by nobody we can name
     │   └── Unreachable          no transport reaches the peer, or it makes no progress
     ├── BlobMissing          a blob that nobody here has
@@ -56,6 +57,10 @@ class PeerError(SpesError):
 
 
 class BadMessage(PeerError):
+    pass
+
+
+class BadEncoding(BadMessage):
     pass
 
 
