@@ -355,7 +355,7 @@ def test_a_checkpoint_of_an_earlier_round_gives_its_moments_only(tmp_path: Path)
     swarm.apply(swarm.updates(swarm.train()))
     restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
     restarted.load_state(LoadState(0, swarm.genesis))
-    restarted._prepare((0, 1))
+    restarted._prepare(swarm.work(peer))
     assert torch.equal(restarted._decoder.flatten_master(3), restarted._public.group(3))
     assert restarted._ledger.residuals() == {}
     saved = swarm.trainers[peer]._optimizer.moments()

@@ -1,8 +1,8 @@
 """What a trainer process does, without its socket: local steps, offers, reduce, apply (DESIGN.md, "State", "A round").
 
 A trainer holds the public state after record r (`round` = r), trains round r on it, and applies record r + 1. Shared
-parameters are trained in place and become the public ones again with every record; what a peer is ahead of the public
-state lies in its ledger (shared) and in its masters (experts).
+parameters are trained in place and become the public ones again with every record, plus what was trained ahead of it
+(ahead.py); what a peer is ahead of the public state lies in its ledger (shared) and in its masters (experts).
 """
 
 import contextlib
@@ -370,11 +370,9 @@ class Trainer:
         residuals = {f"residual/{block}": values for block, values in self._ledger.residuals().items()}
         moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
         rng = {"rng": torch.get_rng_state()}
-        ahead = (
-            {"ahead/shared": self._decoder.flatten_shared(), "ahead/steps": self._ahead.steps.to_tensor()}
-            if self._ahead
-            else {}
-        )
+        ahead = {}
+        if self._ahead is not None:
+            ahead = {"ahead/shared": self._decoder.flatten_shared(), "ahead/steps": self._ahead.steps.to_tensor()}
         content = Checkpoint(self.round, root, {**masters, **residuals, **moments, **rng, **ahead})
         try:
             checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
