@@ -16,7 +16,6 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId
 from spes_peer.sync.encoding import state_bytes
-from spes_peer.sync.merge import merge_experts
 from spes_peer.sync.state import PublicState
 
 SHARED = BlockId("shared/0001")
@@ -135,21 +134,23 @@ def test_an_update_is_added_and_rounded_to_the_public_dtype(layout: Layout) -> N
 
 
 def test_a_merge_works_on_rounded_values_of_all_experts_and_is_rounded_again(layout: Layout) -> None:
-    state, updated = fresh(layout), fresh(layout)
+    state, stepwise = fresh(layout), fresh(layout)
     deltas = deltas_for(layout, 0, SHARED, EXPERT)
-    move(updated, deltas)
-    before = {expert: updated.group(expert) for expert in range(8)}
-    moved = move(state, deltas, merge_alpha=0.2)
-    merged = merge_experts(before, layout, 0.2)
+    move(stepwise, deltas)
+    shared, experts = stepwise.group(None), [stepwise.group(expert) for expert in range(8)]
+    by_merge = move(stepwise, {}, merge_alpha=0.2)
+    displaced = move(state, deltas, merge_alpha=0.2)
+    assert state.root() == stepwise.root()
+    assert torch.equal(state.group(None), shared)
+    assert set(displaced) == {block.id for block in layout.blocks if block.expert is not None}
     dtype = torch.float32 if layout.manifest.sync.expert_dtype == "fp32" else torch.bfloat16
-    for expert in range(8):
-        assert torch.equal(state.group(expert), merged[expert].to(dtype).float())
+    for expert, before in enumerate(experts):
         for block in layout.expert_blocks(expert):
-            by_merge = (merged[expert] - before[expert])[block.start : block.end]
-            wanted = deltas[block.id] + by_merge if block.id in deltas else by_merge
-            assert torch.equal(moved[block.id], wanted)
-    assert torch.equal(state.group(None), updated.group(None))
-    assert set(moved) == {block.id for block in layout.blocks if block.expert is not None}
+            step = by_merge[block.id]
+            wanted = (before[block.start : block.end] + step).to(dtype).float()
+            assert torch.equal(state.block(block), wanted)
+            assert torch.equal(displaced[block.id], deltas[block.id] + step if block.id in deltas else step)
+    assert torch.equal(deltas[EXPERT], deltas_for(layout, 0, SHARED, EXPERT)[EXPERT])
 
 
 @pytest.mark.parametrize("name", [BlockId("shared/0001"), BlockId("expert/03/0000")])

@@ -115,16 +115,14 @@ class PublicState:
 
     def _merge(self, alpha: float, tracked: Collection[int], displaced: dict[BlockId, Tensor]) -> None:
         """Merge all experts, and add to `displaced` how far that moves the tracked ones."""
-        experts = range(self.layout.manifest.model.num_experts)
-        groups = {expert: self.group(expert) for expert in experts}
-        for expert, merged in merge_experts(groups, self.layout, alpha).items():
-            for block in self.layout.expert_blocks(expert):
-                values = merged[block.start : block.end]
-                if expert in tracked:
-                    step = values - groups[expert][block.start : block.end]
-                    displaced[block.id] = displaced[block.id] + step if block.id in displaced else step
-                self._blocks[block.id] = rounded(self.layout.dtype_of(block), values)
+        for block in self.layout.blocks:
+            if block.expert is not None:
                 self._names.pop(block.id, None)
+                if block.expert in tracked:
+                    # a copy, because a plain mean's displacement is the update, which is another's
+                    by_update = displaced.get(block.id)
+                    displaced[block.id] = torch.zeros(block.num_elements) if by_update is None else by_update.clone()
+        merge_experts(self.layout, self._blocks, alpha, displaced)
 
     def _blocks_of(self, expert: int | None) -> tuple[Block, ...]:
         return self.layout.shared_blocks if expert is None else self.layout.expert_blocks(expert)
