@@ -165,6 +165,23 @@ def test_three_volunteers_train_three_rounds_and_end_on_one_state(place: Place) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Place) -> None:
+    """Half of each round is trained while the exchange of the one before runs; two encodings, momentum in the state."""
+    sparing = {"shared_offer_encoding": "int8", "shared_update_encoding": "int4", "expert_encoding": "topk"}
+    quoted = {key: f'"{encoding}"' for key, encoding in sparing.items()}
+    outer = 'overlap_steps = 5\nshared_outer = "nesterov"\nouter_lr = 0.9\nouter_momentum = 0.3'
+    run_toml = small_run(**quoted, topk_kept=1024).replace("[sync]\n", f"[sync]\n{outer}\n")
+    demo = start_demo(place, run_toml, rounds=6)
+    assert demo.wait(timeout=200) == 0, place.read("demo.log")
+    report = json.loads(place.read("report.json"))
+    assert all(entry["roots_equal"] for entry in report["rounds"])
+    assert all(entry["tokens"] == 10 * 24 * 32 for entry in report["rounds"])
+    assert report["rounds"][-1]["held_out_loss"] < 4.0 < 5.3 < report["held_out_loss_start"]
+    nothing_is_left(place, "demo.log", "report.json", "run.toml")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
     demo = start_demo(place, small_run(), rounds=1000)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")

@@ -76,6 +76,7 @@ block_elements = 65536       # at least four shared blocks, so that several peer
 shared_offer_encoding = "bf16"
 shared_update_encoding = "bf16"
 expert_encoding = "bf16"
+topk_kept = 64               # of each 4096 values, where an encoding is "topk"
 reducers_per_block = 2
 merge_alpha = 0.05           # expert merging in the warm-up
 merge_interval_steps = 40
