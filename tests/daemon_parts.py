@@ -33,7 +33,15 @@ from spes_peer.run.records import (
     state_root,
 )
 from spes_peer.run.signed import Signer
-from spes_peer.training.work import HeldOut, RecordApplied, RoundTrained, TrainerOpened, TrainRound
+from spes_peer.training.work import (
+    AheadTrained,
+    HeldOut,
+    RecordApplied,
+    RoundTrained,
+    TrainAhead,
+    TrainerOpened,
+    TrainRound,
+)
 
 OTHER = Identity.from_seed(b"\x22" * 32)
 QUICK = {
@@ -71,6 +79,7 @@ class FakeTrainer:
         self.is_dead = False
         self.round = -1
         self.trained: list[TrainRound] = []
+        self.trained_ahead: list[TrainAhead] = []
         self.loaded: list[int] = []
         self.applied: list[int] = []
         self.may_finish = asyncio.Event()
@@ -118,6 +127,11 @@ class FakeTrainer:
         assert entry is not None
         made = contribution_of(entry, record, self._node.layout, "", task.num_steps)
         return RoundTrained(made.offers, made.tokens, made.steps, made.train_loss, made.tokens_per_second)
+
+    async def train_ahead(self, task: TrainAhead) -> AheadTrained:
+        self.trained_ahead.append(task)
+        await asyncio.Event().wait()  # until the record comes
+        raise AssertionError
 
 
 class FakeDirectory:

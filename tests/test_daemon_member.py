@@ -14,7 +14,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
-from spes_peer.run.records import BlockId, Contributor, Update
+from spes_peer.run.records import BlockId, Contributor, DataRange, Update
 
 
 @pytest.fixture
@@ -227,3 +227,21 @@ async def test_a_peer_that_the_dht_has_not_had_for_a_lease_is_forgotten_unless_t
     await node.refresh_entries()
     assert node.entries.keys() == {OTHER.peer_id}
     assert node.connections.entry_of(stranger.peer_id) is None
+
+
+async def test_a_member_trains_ahead_on_what_it_has_for_that_until_the_record_comes(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        certified = scene.next_record(scene.node.identity)
+        entry = dataclasses.replace(certified.sealed.record.roster[0], ahead=(DataRange(100, 103),))
+        scene.tell(scene.next_record(scene.node.identity, roster=(entry,)))
+        await eventually(lambda: bool(scene.trainer.trained_ahead))
+        assert len(scene.sent_of(Contribution)) == 1  # said before, not after
+        (task,) = scene.trainer.trained_ahead
+        assert (task.round, task.ranges, task.sequences_per_step) == (1, (DataRange(100, 103),), 1)
+        assert task.first_step == scene.node.manifest.training.steps_per_round
+        carried = dataclasses.replace(entry, carried_steps=3, carried_sequences_per_step=1, ahead=())
+        scene.tell(scene.next_record(scene.node.identity, roster=(carried,)))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
+        assert (scene.trainer.trained[1].carried_steps, scene.trainer.trained[1].carried_sequences_per_step) == (3, 1)
+        assert len(scene.trainer.trained_ahead) == 1
