@@ -25,9 +25,7 @@ def encode_groups(encoding: str, values: Tensor, content: NDArray[numpy.uint8]) 
     for start in range(0, values.numel(), _PIECE):
         piece = values[start : start + _PIECE]
         whole = torch.nn.functional.pad(piece, (0, -piece.numel() % group)) if piece.numel() % group else piece
-        bits, found = _quantized(
-            whole.view(-1, group), INT_TOP_CODE[encoding], scratch[: whole.numel()].view(-1, group)
-        )
+        bits, found = _quantized(whole.view(-1, group), top_code, scratch[: whole.numel()].view(-1, group))
         first = start // group
         scales[first : first + len(bits)] = bits
         _put_codes(encoding, codes, start, found.view(-1).numpy()[: piece.numel()])
@@ -68,9 +66,12 @@ def _scale(out: Tensor, codes: NDArray[numpy.int8], scale: NDArray[numpy.float32
 
 
 def _check_zeros(bits: Bits, codes: NDArray[numpy.int8], group: int) -> None:
-    for index in numpy.flatnonzero(bits == 0) * group if not bits.all() else ():
-        if codes[index : index + group].any():
-            raise BadEncoding("codes other than 0 in a group whose scale is 0")
+    if bits.all():
+        return
+    starts = numpy.arange(0, len(codes), group)
+    has_codes = numpy.logical_or.reduceat(codes, starts)
+    if (has_codes & (bits == 0)).any():
+        raise BadEncoding("codes other than 0 in a group whose scale is 0")
 
 
 def _parts(

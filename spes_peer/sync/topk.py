@@ -171,7 +171,8 @@ def _pieces(format: Format, values: Floats, content: Bytes) -> Iterator[tuple[Fl
     """Some chunks (rows, length) and their records (rows, bytes) at a time, as views; a shorter last chunk alone."""
     num_whole = len(values) // TOPK_CHUNK
     chunks = values[: num_whole * TOPK_CHUNK].reshape(-1, TOPK_CHUNK)
-    records = content[: num_whole * format.chunk_bytes(TOPK_CHUNK)].reshape(num_whole, -1)
+    size_bytes = format.chunk_bytes(TOPK_CHUNK)
+    records = content[: num_whole * size_bytes].reshape(-1, size_bytes)
     for start in range(0, num_whole, _PIECE_CHUNKS):
         yield chunks[start : start + _PIECE_CHUNKS], records[start : start + _PIECE_CHUNKS]
     if len(values) > chunks.size:
