@@ -31,7 +31,7 @@ def run_cell(cell: Cell, on_round: Callable[[int, float], None] = lambda _rounds
         num_expert_parameters=layout.num_per_expert * manifest.model.num_experts,
         source=corpus.source,
         epochs=sequences / manifest.num_sequences,
-        seconds_by_part=vars(swarm.seconds).copy(),
+        cpu_seconds=vars(swarm.cpu_seconds).copy(),
     )
 
 

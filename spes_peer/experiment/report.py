@@ -76,8 +76,8 @@ Held-out loss in nats per token, of the public state after the last round: mean 
 standard deviation. Differences are paired by seed, as a part of the baseline's loss: mean and range; below 0 is better.
 Bytes per round are means over peers, scales and headers of the encodings counted: *received* is all that a peer
 fetches, offers as one of a block's reducers and updates as everybody; *sent* is the first copy of all that it makes,
-which others spread further. *Fewer* compares both with the same values in fp32. Tokens per second are the
-simulation's, on one thread, all peers one after the other."""
+which others spread further. *Fewer* compares both with the same values in fp32. Tokens per
+second are the simulation's, of CPU time on one thread, all peers one after the other."""
 
 
 def _markdown(experiment: Experiment, results: tuple[CellResult, ...], failed: Mapping[str, str]) -> str:

@@ -48,7 +48,7 @@ class CellResult:
     """What the text is."""
     epochs: float
     """How often the training text was seen."""
-    seconds_by_part: dict[str, float]
+    cpu_seconds: dict[str, float]
     """training, exchange, evaluation."""
 
     @property
@@ -57,8 +57,8 @@ class CellResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the simulation: all peers one after the other, evaluation left out."""
-        return self.final.tokens / max(1e-9, self.seconds_by_part["training"] + self.seconds_by_part["exchange"])
+        """Of CPU time, all peers one after the other, evaluation left out."""
+        return self.final.tokens / max(1e-9, self.cpu_seconds["training"] + self.cpu_seconds["exchange"])
 
     @property
     def times_fewer_bytes(self) -> float | None:

@@ -47,8 +47,8 @@ _INCARNATION = 1
 
 
 @dataclass
-class Seconds:
-    """Where the time went."""
+class CpuSeconds:
+    """Where this process's time went; other programs on the machine hardly change it."""
 
     training: float = 0.0
     exchange: float = 0.0
@@ -56,11 +56,11 @@ class Seconds:
 
     @contextmanager
     def spent_on(self, what: str) -> Iterator[None]:
-        started_at = time.perf_counter()
+        started_at = time.process_time()
         try:
             yield
         finally:
-            setattr(self, what, getattr(self, what) + time.perf_counter() - started_at)
+            setattr(self, what, getattr(self, what) + time.process_time() - started_at)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Swarm:
     traffic: Traffic = field(default_factory=Traffic)
     """Of all rounds so far."""
     root: str = ""
-    seconds: Seconds = field(default_factory=Seconds)
+    cpu_seconds: CpuSeconds = field(default_factory=CpuSeconds)
 
     @property
     def is_finished(self) -> bool:
@@ -96,15 +96,15 @@ class Swarm:
 
     def held_out_loss(self) -> float:
         """Cross-entropy of the public state on the whole held-out split, in nats per token."""
-        with self.seconds.spent_on("evaluation"):
+        with self.cpu_seconds.spent_on("evaluation"):
             found = self.trainers[self.seats[0].peer_id].measure_held_out(MeasureHeldOut(0, 1))
         return found.loss_sum / found.tokens
 
     def run_round(self) -> RoundDone:
         """Train, exchange and apply."""
-        with self.seconds.spent_on("training"):
+        with self.cpu_seconds.spent_on("training"):
             contributions = {entry.peer_id: self._train(entry) for entry in self.head.record.roster}
-        with self.seconds.spent_on("exchange"):
+        with self.cpu_seconds.spent_on("exchange"):
             reductions = reductions_of(contributions, self.layout, self.head.round, _NOW)
             updates = self._updates({block: self._reduced(one) for block, one in reductions.items()})
             findings = findings_in(contributions.values())
