@@ -65,7 +65,7 @@ def arm_cell(arms: str, **settings: str) -> Cell:
             r"total_steps \(45\) must be a multiple of steps_per_round",
         ),
         (ARMS.replace("batch_sequences = 8", "batch_sequences = 1"), "less than one for each of 2 peers"),
-        (ARMS + "overlap_steps = 10", r"overlap_steps \(10\) above 0 cannot be simulated yet"),
+        (ARMS + "overlap_steps = 11", r"overlap_steps \(11\) exceeds the 10 steps of a round"),
         (ARMS + '[[arms]]\nmode = "spes"', "every arm needs a name"),
         (ARMS + '[[arms]]\nname = "a"\nmode = "dilocco"', "arm 'a': mode: Input should be 'spes', 'diloco'"),
         (ARMS + '[[arms]]\nname = "a"\n[[arms]]\nname = "a"', "two arms are called 'a'"),
@@ -169,6 +169,14 @@ def test_the_same_cell_gives_the_same_numbers() -> None:
     assert first.final.tokens == 40 * 8 * 32
     assert [point.round for point in first.points] == [0, 1, 2, 3, 4]
     assert first.points[-1].held_out_loss < first.points[0].held_out_loss - 1.5
+
+
+def test_overlap_trains_and_sends_as_much() -> None:
+    blocking, late = run_cell(arm_cell("")), run_cell(arm_cell("overlap_steps = 10\n"))
+    assert late.final.tokens == blocking.final.tokens
+    assert late.final.bytes_received == blocking.final.bytes_received
+    assert late.final.held_out_loss != blocking.final.held_out_loss
+    assert late.final.held_out_loss < late.points[0].held_out_loss - 1.5
 
 
 def test_cells_of_a_seed_share_first_weights_and_other_seeds_do_not() -> None:

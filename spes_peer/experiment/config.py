@@ -248,7 +248,9 @@ def _check(where: str, arm: Arm) -> None:
         "final_phase_fraction must be 0: an experiment's batch and H are the same from its first step to its last": (
             training.final_phase_fraction
         ),
-        f"sync.overlap_steps ({arm.sync.overlap_steps}) above 0 cannot be simulated yet": arm.sync.overlap_steps,
+        f"overlap_steps ({arm.sync.overlap_steps}) exceeds the {training.steps_per_round} steps of a round": (
+            arm.sync.overlap_steps > training.steps_per_round
+        ),
         "mode centralized is one peer that owns everything: leave peers out": (
             arm.mode == "centralized" and (arm.peers, training.num_subsets) != (1, 1)
         ),

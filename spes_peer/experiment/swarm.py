@@ -37,7 +37,7 @@ from spes_peer.run.records import (
 )
 from spes_peer.training.genesis import make_genesis
 from spes_peer.training.trainer import Trainer
-from spes_peer.training.work import LoadState, MeasureHeldOut, OpenTrainer, TrainRound
+from spes_peer.training.work import LoadState, MeasureHeldOut, OpenTrainer, TrainAhead, TrainRound
 
 _NOW = 0.0  # nothing here depends on the time
 _NEVER = math.inf
@@ -104,6 +104,7 @@ class Swarm:
         """Train, exchange and apply."""
         with self.cpu_seconds.spent_on("training"):
             contributions = {entry.peer_id: self._train(entry) for entry in self.head.record.roster}
+            self._train_ahead()
         with self.cpu_seconds.spent_on("exchange"):
             reductions = reductions_of(contributions, self.layout, self.head.round, _NOW)
             updates = self._updates({block: self._reduced(one) for block, one in reductions.items()})
@@ -128,7 +129,15 @@ class Swarm:
         num_steps = self.layout.manifest.training.steps_per_round_at(record.step)
         done = trainer.train_round(
             TrainRound(
-                record.round, record.step, num_steps, entry.subsets, entry.ranges, entry.sequences_per_step, _NEVER
+                round=record.round,
+                first_step=record.step,
+                num_steps=num_steps,
+                subsets=entry.subsets,
+                ranges=entry.ranges,
+                sequences_per_step=entry.sequences_per_step,
+                stop_at=_NEVER,
+                carried_steps=entry.carried_steps,
+                carried_sequences_per_step=entry.carried_sequences_per_step,
             )
         )
         if done.steps != num_steps:
@@ -136,8 +145,6 @@ class Swarm:
                 f"a peer made {done.steps} of the {num_steps} steps of round {record.round}: the others had a loss or"
                 " gradient that is not finite"
             )
-        # Here a peer would train ahead, `overlap_steps`, on what record r assigned it for that, while the others'
-        # offers travel; the exchange below is that of the offers made before.
         return Contribution(
             round=record.round,
             offers=done.offers,
@@ -149,6 +156,25 @@ class Swarm:
             held_out_tokens=0,
             tokens_per_second=0.0,
         )
+
+    def _train_ahead(self) -> None:
+        """With `overlap_steps`, all of the next round's first steps that the record assigned: the exchange, which moves
+        what was offered before them, takes just as long."""
+        record, manifest = self.head.record, self.layout.manifest
+        num_steps = manifest.sync.overlap_steps
+        for entry in record.roster:
+            if not entry.ahead:
+                continue
+            work = TrainAhead(
+                round=record.round,
+                first_step=record.step + manifest.training.steps_per_round_at(record.step),
+                num_steps=num_steps,
+                ranges=entry.ahead,
+                sequences_per_step=entry.sequences_per_step,
+                stop_at=_NEVER,
+            )
+            if self.trainers[entry.peer_id].train_ahead(work).steps != num_steps:
+                raise SpesError(f"a step ahead of round {record.round + 1} had a loss or gradient that is not finite")
 
     def _reduced(self, reduction: Reduction) -> Reduction:
         """The first reducer does the work; all say what it found."""
