@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
 
+from spes_peer.blobs import BlobName
 from spes_peer.data.sampler import Batch
 from spes_peer.errors import BadConfiguration, BlobMissing, SpesError, StateTorn
 from spes_peer.model.losses import Losses
 from spes_peer.run.encodings import Format
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Training
-from spes_peer.run.records import BlockId, DataRange
+from spes_peer.run.records import BlockId, Contributor, DataRange, Update
 from spes_peer.sync.encoding import decode
 from spes_peer.training.checkpoint import Checkpoint, load, save
+from spes_peer.training.ledger import Ledger
 from spes_peer.training.schedule import lr_at
-from spes_peer.training.trainer import CHECKPOINT_FILE
+from spes_peer.training.trainer import CHECKPOINT_FILE, Trainer
 from spes_peer.training.work import LoadState, MeasureHeldOut
 
 
@@ -26,6 +29,12 @@ def distance(swarm: Swarm, expert: int) -> float:
     """How far the first peer's master of an expert is ahead of the public state."""
     trainer = swarm.trainers[PEERS[0]]
     return float((trainer._decoder.flatten_master(expert) - trainer._public.group(expert)).norm())
+
+
+def kept_by(trainer: Trainer) -> dict[str, Tensor]:
+    """Residuals, moments and masters."""
+    masters = {f"master/{expert}": trainer._decoder.flatten_master(expert) for expert in trainer._decoder.owned}
+    return trainer._ledger.residuals() | trainer._optimizer.moments() | masters
 
 
 def test_three_peers_end_every_round_on_one_state_and_learn(tmp_path: Path) -> None:
@@ -114,6 +123,22 @@ def test_a_reducer_offers_again_what_its_encoding_of_the_mean_lost(tmp_path: Pat
     first, second = (trainer._ledger.residuals()[block] for trainer in swarm.trainers.values())
     assert torch.equal(first, before[PEERS[0]][block] + lost / 0.5)
     assert torch.equal(second, before[PEERS[1]][block])
+
+
+def test_what_a_mean_lost_is_kept_by_the_first_of_its_reducers_that_has_an_offer_in_it(tmp_path: Path) -> None:
+    layout = Swarm.create(tmp_path, (0, 1)).trainers[PEERS[0]]._layout
+    block, blob = layout.shared_blocks[0], BlobName("ab" * 32)
+    lost = torch.ones(block.num_elements)
+    contributors = (Contributor(PEERS[1], 3, 1.0), Contributor(PEERS[2], 1, 1.0))
+    update = Update(block.id, blob, 1, contributors, (PEERS[0], PEERS[2], PEERS[1]))
+    kept = {}
+    for peer in PEERS:
+        ledger = Ledger(layout, peer)
+        ledger.averaged(block, blob, lost, 0.25)
+        ledger.close_shared({block.id: update})
+        kept[peer] = ledger.residuals()
+    assert [set(kept[peer]) for peer in PEERS] == [set(), set(), {str(block.id)}]
+    assert torch.equal(kept[PEERS[2]][str(block.id)], lost * 4)
 
 
 def test_an_only_offer_counts_by_its_clip_factor(tmp_path: Path) -> None:
@@ -314,8 +339,96 @@ def test_moments_of_a_subset_that_is_given_up_are_taken_up_when_it_comes_back(tm
         assert torch.equal(after[name], values)
 
 
-def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
-    swarm = Swarm.create(tmp_path, (0,), (1,))
+@pytest.mark.parametrize("encoding", ["bf16", "int4"])
+def test_a_subset_that_changes_its_owner_starts_from_the_public_state(tmp_path: Path, encoding: str) -> None:
+    """What its owner before had not published is dropped, also when the subset comes back; its moments are not."""
+    swarm = Swarm.create(tmp_path, (0,), (1,), expert_encoding=encoding)
+    first, second = swarm.trainers.values()
+    swarm.apply(swarm.updates(swarm.train()))
+    swarm.apply(swarm.updates(swarm.train(), left_out={PEERS[0]}))
+    unpublished = distance(swarm, 0)  # a whole round
+    moments = first._optimizer.moments()["expert/00/0000/exp_avg"]
+    for subsets in (((1,), (0,)), ((0,), (1,))):
+        swarm.subsets = dict(zip(PEERS, subsets, strict=False))
+        public = {expert: first._public.group(expert) for expert in range(4)}
+        for peer, trainer in swarm.trainers.items():
+            trainer._prepare(swarm.work(peer))
+            experts = swarm.manifest.experts_of(swarm.subsets[peer][0])
+            assert all(torch.equal(trainer._decoder.flatten_master(expert), public[expert]) for expert in experts)
+        assert first._decoder.owned == swarm.manifest.experts_of(swarm.subsets[PEERS[0]][0])
+        trained = swarm.train()
+        offers = {offer.block: offer for offer in trained[PEERS[1]].offers}
+        applied = swarm.apply(swarm.updates(trained))
+        assert len({one.state_root for one in applied.values()}) == 1
+        block = second._layout.expert_blocks(second._decoder.owned[0])[0]
+        content = swarm.blobs.read(offers[block.id].blob)
+        moved = second._public.block(block) - public[block.expert or 0][block.start : block.end]
+        torch.testing.assert_close(decode(Format(encoding), content, block.num_elements), moved)  # type: ignore[arg-type]
+        if subsets[0] == (1,):
+            assert torch.equal(first._optimizer.moments()["expert/00/0000/exp_avg"], moments)
+    assert not torch.equal(first._optimizer.moments()["expert/00/0000/exp_avg"], moments)
+    assert distance(swarm, 0) < unpublished / 5  # what the last encoding lost
+
+
+def test_offers_of_a_subset_that_was_given_up_are_forgotten(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), expert_encoding="fp32")
+    trainer, work = swarm.trainers[PEERS[0]], swarm.work(PEERS[0])
+    offered = trainer.train_round(work).offers[-1]
+    assert offered.block.startswith("expert/01/")
+    trainer.train_round(dataclasses.replace(work, subsets=(1,)))
+    swarm.subsets[PEERS[0]] = (0,)
+    trainer._prepare(work)
+    assert not trainer._ledger._unanswered
+    late = Update(offered.block, offered.blob, offered.size_bytes, (Contributor(PEERS[0], 1, 1.0),), ())
+    swarm.apply((late,))  # moves a master by another's offer: nothing is subtracted from it
+    assert torch.equal(trainer._decoder.flatten_master(1), trainer._public.group(1))
+
+
+@pytest.mark.parametrize("encoding", ["bf16", "int4", "topk"])
+def test_all_that_one_peer_learns_is_public_or_owed(tmp_path: Path, encoding: str) -> None:
+    """It alone trains, and some rounds are used by no record. `topk` without decay."""
+    swarm = Swarm.create(
+        tmp_path, (0, 1), shared_offer_encoding=encoding, expert_encoding=encoding, topk_residual_decay=1.0
+    )
+    trainer = swarm.trainers[PEERS[0]]
+    start = {expert: trainer._public.group(expert).clone() for expert in (None, 1)}
+    progress = {expert: torch.zeros_like(flat) for expert, flat in start.items()}
+    for round_ in range(4):
+        work = swarm.work(PEERS[0])
+        trainer._prepare(work)
+        before: dict[int | None, Tensor]
+        before = {None: trainer._decoder.flatten_shared(), 1: trainer._decoder.flatten_master(1)}
+        trained = trainer.train_round(work)
+        progress[None] += trainer._decoder.flatten_shared() - before[None]
+        progress[1] += trainer._decoder.flatten_master(1) - before[1]
+        swarm.apply(swarm.updates({PEERS[0]: trained}, left_out={PEERS[0]} if round_ == 1 else ()))
+    residuals = trainer._ledger.residuals()
+    owed: dict[int | None, Tensor]
+    owed = {None: torch.cat([residuals[block.id] for block in trainer._layout.shared_blocks])}
+    owed[1] = trainer._decoder.flatten_master(1) - trainer._public.group(1)
+    for expert, values in start.items():
+        assert owed[expert].norm() > 0
+        published = trainer._public.group(expert) - values
+        torch.testing.assert_close(published + owed[expert], progress[expert], rtol=0, atol=1e-5)
+
+
+def test_the_residual_of_topk_decays_and_that_of_others_does_not(tmp_path: Path) -> None:
+    residuals = {}
+    for decay in (1.0, 0.25):
+        for encoding in ("topk", "int4"):
+            swarm = Swarm.create(
+                tmp_path / f"{encoding}-{decay}", (0, 1), shared_offer_encoding=encoding, topk_residual_decay=decay
+            )
+            swarm.apply(swarm.updates(swarm.train()))
+            residuals[encoding, decay] = swarm.trainers[PEERS[0]]._ledger.residuals()["shared/0000"]
+    assert torch.equal(residuals["topk", 0.25], residuals["topk", 1.0] * 0.25)
+    assert torch.equal(residuals["int4", 0.25], residuals["int4", 1.0])
+
+
+@pytest.mark.parametrize("encoding", ["bf16", "int4", "topk"])
+def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path, encoding: str) -> None:
+    outer = {"shared_outer": "nesterov", "expert_outer": "nesterov"} if encoding == "topk" else {}
+    swarm = Swarm.create(tmp_path, (0,), (1,), shared_offer_encoding=encoding, expert_encoding=encoding, **outer)
     peer = PEERS[0]
     snapshot = swarm.apply(swarm.updates(swarm.train()), keep_snapshot=True)[peer]
     trained = swarm.train()
@@ -325,8 +438,28 @@ def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path) -> Non
         restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
         assert restarted.load_state(LoadState(1, snapshot.blocks)).state_root == snapshot.state_root
         restarted.apply_record(record_of(2, updates), keep_snapshot=False)
+    work, twin = swarm.work(peer), swarm.trainers[peer]
+    restarted._prepare(work)
+    accounts, expected = kept_by(restarted), kept_by(twin)
+    assert accounts.keys() == expected.keys()
+    assert all(torch.equal(values, expected[name]) for name, values in accounts.items())
+    assert restarted.train_round(work).offers == twin.train_round(work).offers
+
+
+def test_a_trainer_killed_after_it_offered_offers_the_same_again(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1), shared_offer_encoding="topk", expert_encoding="topk")
+    peer = PEERS[0]
+    snapshot = swarm.apply(swarm.updates(swarm.train()), keep_snapshot=True)[peer]
     work = swarm.work(peer)
-    assert restarted.train_round(work).offers == swarm.trainers[peer].train_round(work).offers
+    trained = swarm.trainers[peer].train_round(work)
+    restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
+    restarted.load_state(LoadState(1, snapshot.blocks))
+    assert restarted.train_round(work).offers == trained.offers
+    updates = swarm.updates({peer: trained})
+    swarm.apply(updates)
+    restarted.apply_record(record_of(2, updates), keep_snapshot=False)
+    expected = kept_by(swarm.trainers[peer])
+    assert all(torch.equal(values, expected[name]) for name, values in kept_by(restarted).items())
 
 
 def test_a_trainer_with_every_saving_learns_and_goes_on_exactly_after_a_restart(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class PublicState:
         > 0, round again. A block without an update keeps value and momentum.
 
         Returns, of the experts in `tracked`, the displacement of each block that this moves, fp32 and before rounding,
-        outer step and merge together: what owners add to their masters (`feedback.ExpertFeedback`).
+        outer step and merge together: what owners add to their masters (`feedback.master_after`).
 
         Takes memory for a few blocks: `delta_of` is called twice for each of them. All are tried before one is moved,
         so whatever `delta_of` raises then, or `BadMessage` for an update that leads to values that are not finite,
