@@ -1,5 +1,6 @@
 """The public state: what all peers hold alike after a record, bit for bit."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -106,10 +107,10 @@ class PublicState:
             raise ValueError(f"a delta of shape {tuple(delta.shape)} for {block_id} of {block.num_elements} elements")
         momentum_id = self.layout.momentum_of(block).id
         displacement, momentum = outer_step(self.layout.manifest.sync, block, delta, self._blocks.get(momentum_id))
-        changed = {block_id: rounded(self.layout.dtype_of(block), self.block(block) + displacement)}
+        changed = {block_id: rounded(self.layout.dtype_of(block), displacement + self._blocks[block_id])}
         if momentum is not None:
             changed[momentum_id] = momentum
-        if not all(bool(values.isfinite().all()) for values in changed.values()):
+        if not all(_are_finite(values) for values in changed.values()):
             raise BadMessage(f"an update of {block_id} that leads to values that are not finite")
         return displacement, changed
 
@@ -126,3 +127,8 @@ class PublicState:
 
     def _blocks_of(self, expert: int | None) -> tuple[Block, ...]:
         return self.layout.shared_blocks if expert is None else self.layout.expert_blocks(expert)
+
+
+def _are_finite(values: Tensor) -> bool:
+    least, most = values.aminmax()  # of which a NaN makes both NaN
+    return math.isfinite(least.item()) and math.isfinite(most.item())
