@@ -16,6 +16,9 @@ _AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
     "loss-bytes.png": ("bytes per peer, sent and received", lambda point: point.bytes_sent + point.bytes_received),
 }
 
+_STYLES = ("-", "--", "-.")
+_NUM_COLORS = 10  # matplotlib's own cycle
+
 
 def draw_curves(folder: Path, name: str, results: tuple[CellResult, ...]) -> None:
     """Write both pictures; `UserError` where matplotlib is not installed."""
@@ -28,34 +31,28 @@ def draw_curves(folder: Path, name: str, results: tuple[CellResult, ...]) -> Non
     for file_name, (label, cost) in _AXES.items():
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
-        for arm, cells in by_arm(results):
-            _draw(axes, arm, cells, cost)
+        for index, (arm, cells) in enumerate(by_arm(results)):
+            _draw(axes, arm, cells, cost, f"C{index}", _STYLES[index // _NUM_COLORS % len(_STYLES)])
         axes.set_xlabel(label)
         axes.set_ylabel("held-out loss, nats per token")
         axes.set_title(name)
         axes.grid(alpha=0.3)
-        if file_name == "loss-bytes.png" and axes.lines:
-            axes.set_xscale("log")
         if axes.lines:
+            axes.set_xscale("log" if file_name == "loss-bytes.png" else "linear")
             axes.legend()
         figure.savefig(folder / file_name, dpi=120)
 
 
-def _draw(axes: "Axes", arm: str, cells: tuple[CellResult, ...], cost: Callable[[Point], float]) -> None:
-    """Points that all seeds have; what cost nothing has no place on an axis of costs, but the start of tokens does."""
+def _draw(
+    axes: "Axes", arm: str, cells: tuple[CellResult, ...], cost: Callable[[Point], float], color: str, style: str
+) -> None:
+    """From the first measurement behind the first weights on; an arm that costs nothing is a level, its last."""
     columns = list(zip(*(cell.points for cell in cells), strict=False))[1:]
+    losses = [[point.held_out_loss for point in column] for column in columns]
     at = [cost(column[0]) for column in columns]
     if not any(at):
-        if columns:
-            axes.axhline(
-                statistics.fmean(point.held_out_loss for point in columns[-1]),
-                linestyle="--",
-                color="gray",
-                label=f"{arm}, at its end",
-            )
+        axes.axhline(statistics.fmean(losses[-1]), linestyle=":", color=color, label=f"{arm}, at its end")
         return
-    losses = [[point.held_out_loss for point in column] for column in columns]
-    (line,) = axes.plot(at, [statistics.fmean(values) for values in losses], label=arm)
-    axes.fill_between(
-        at, [min(values) for values in losses], [max(values) for values in losses], alpha=0.2, color=line.get_color()
-    )
+    axes.plot(at, [statistics.fmean(values) for values in losses], style, marker=".", color=color, label=arm)
+    least, most = [min(values) for values in losses], [max(values) for values in losses]
+    axes.fill_between(at, least, most, alpha=0.2, color=color, linewidth=0)

@@ -27,24 +27,26 @@ def read_texts(sources: tuple[str, ...], max_bytes: int) -> Corpus:
 
 
 def _read(source: str, max_bytes: int) -> Corpus:
-    if source == STANDARD_LIBRARY:
-        return standard_library(_ORDER_SEED, max_bytes)
-    path = Path(source)
-    if path.is_dir():
-        whole = read_text_folder(path, _ORDER_SEED, max_bytes)
-    else:
-        try:
-            text = path.read_bytes().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfiguration(f"cannot read the text {path}: {error}") from None
-        whole = Corpus(path.name, (text,))
+    whole = _whole(source, max_bytes)
     documents = sorted((part for document in whole.documents for part in _cut(document)), key=_order)
     return Corpus(whole.source, tuple(_up_to(max_bytes, documents)))
 
 
+def _whole(source: str, max_bytes: int) -> Corpus:
+    if source == STANDARD_LIBRARY:
+        return standard_library(_ORDER_SEED, max_bytes)
+    path = Path(source)
+    if path.is_dir():
+        return read_text_folder(path, _ORDER_SEED, max_bytes)
+    try:
+        return Corpus(path.name, (path.read_bytes().decode(),))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"cannot read the text {path}: {error}") from None
+
+
 def _cut(text: str) -> Iterator[str]:
     """Pieces that end at blank lines and have at least `_DOCUMENT_CHARACTERS`: a book is not one document, or all of
-    it were held out."""
+    it were held out, and the text would change its kind in the middle of a run."""
     start = 0
     for gap in _BLANK_LINES.finditer(text):
         if gap.end() - start >= _DOCUMENT_CHARACTERS:
