@@ -4,11 +4,13 @@ import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from memory_meter import peak_bytes
+from training_swarm import PEERS, Swarm
 
 from spes_peer.data.sampler import Batch
 from spes_peer.errors import BadConfiguration
@@ -89,6 +91,37 @@ def test_a_step_on_a_gpu_takes_what_the_plan_says(checkpointing: plan.Checkpoint
     before = torch.cuda.memory_allocated()
     step(run, choices, planned, "cuda")
     assert planned.total_bytes == pytest.approx(torch.cuda.max_memory_allocated() - before, rel=0.15)
+
+
+HOST = {
+    "bf16": {},
+    "topk with overlap and momentum": {
+        "shared_offer_encoding": "topk", "expert_encoding": "topk", "overlap_steps": 2,
+        "shared_outer": "nesterov", "expert_outer": "nesterov",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sync", HOST.values(), ids=HOST)
+def test_accounts_and_the_public_state_take_what_the_plan_says(sync: dict[str, Any], tmp_path: Path) -> None:
+    """Two trainers, each of which reduces everything; parameters large beside blocks and activations."""
+    sizes = {"d_model": 64, "expert_hidden": 256, "vocab_rows": 4096}
+    swarm = Swarm.create(tmp_path, (0,), (1,), model=sizes, merge_alpha=0.05, **sync)
+    trainer, manifest = swarm.trainers[PEERS[0]], swarm.manifest
+    run = manifest.model_copy(update={"run": manifest.run.model_copy(update={"min_peers": 2})})
+    planned = {row.what: row.size_bytes for row in memory_plan(run, PLENTY, Choices(False, "fp32"), 1).host_rows}
+    assert planned["public state"] == sum(trainer._layout.state_bytes(one) for one in trainer._layout.state_blocks)
+
+    swarm.updates(swarm.train())
+    ledger, ahead = trainer._ledger, trainer._ahead
+    held = [*ledger.residuals().values(), *(lost for lost, _ in ledger._lost.values())]
+    held += [ahead.encoded] if ahead is not None and ahead.encoded is not None else []
+    waiting = sum(len(content) for content in ledger._unanswered.values())
+    accounts = waiting + sum(values.nbytes for values in held)
+    assert planned["residuals and offers"] == pytest.approx(accounts, rel=0.01)
+
+    peaks = [peak_bytes(work) for work in (trainer._show_public, lambda: trainer._save("root"))]
+    assert planned["apply, measure or save"] == pytest.approx(max(peaks), rel=0.05)
 
 
 def test_its_constants_are_those_of_the_parts_that_it_plans_for() -> None:

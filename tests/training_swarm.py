@@ -30,12 +30,12 @@ def corpus() -> Corpus:
     return standard_library(seed=1, max_bytes=300_000)
 
 
-def small_manifest(blobs: BlobStore, **sync: Any) -> Manifest:
+def small_manifest(blobs: BlobStore, model: dict[str, Any] | None = None, **sync: Any) -> Manifest:
     """Four experts in two subsets, several blocks in each group."""
     run_file = parse_run_file(PRESETS["demo"])
     raw = run_file.model_dump()
     raw["model"] |= {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "num_experts": 4}
-    raw["model"] |= {"expert_hidden": 32, "sequence_length": 32}
+    raw["model"] |= {"expert_hidden": 32, "sequence_length": 32, **(model or {})}
     raw["training"] |= {"num_subsets": 2, "steps_per_round": STEPS, "lr": 1e-2, "warmup_steps": 5}
     raw["sync"] |= {"block_elements": 4096, "merge_interval_steps": STEPS, **sync}
     data = make_shards(corpus(), blobs, Model.model_validate(raw["model"]), held_out_tokens=2048)
@@ -86,10 +86,12 @@ class Swarm:
     next_position: int = 0
 
     @classmethod
-    def create(cls, folder: Path, *subsets: tuple[int, ...], **sync: Any) -> "Swarm":
+    def create(
+        cls, folder: Path, *subsets: tuple[int, ...], model: dict[str, Any] | None = None, **sync: Any
+    ) -> "Swarm":
         """One trainer for each entry of `subsets`, at genesis."""
         blobs = BlobStore(folder / "blobs")
-        manifest = small_manifest(blobs, **sync)
+        manifest = small_manifest(blobs, model, **sync)
         peers = PEERS[: len(subsets)]
         trainers = {peer_id: open_trainer(manifest, blobs, folder, peer_id) for peer_id in peers}
         genesis = make_genesis(manifest, blobs)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spes_peer.errors import BadConfiguration
-from spes_peer.run.encodings import BYTES_PER_VALUE
+from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import expert_parameters_of, shared_parameters_of
-from spes_peer.run.manifest import Model, RunFile
+from spes_peer.run.manifest import Model, Outer, RunFile
 
 Resident = Literal["fp32", "bf16", "int8", "int4"]
 Checkpointing = Literal["auto", "on", "off"]
@@ -171,30 +171,53 @@ class _Sizes:
 
     def rows(self) -> tuple[Row, ...]:
         owned = self.num_owned * self.num_per_expert
-        eight_bit = self.choices.optimizer_bits == 8
         return (
             Row("shared parameters", 4 * self.num_shared + self._bf16_copies()),
             Row("resident experts", self._resident_bytes()),
             Row("masters", 4 * owned),
             Row("gradients", 4 * self.num_trained),
-            Row("moments", int(self.num_trained * 2 * (1 + 4 / 256 if eight_bit else 4))),
+            Row("moments", self._moment_bytes()),
             Row("activations", self._activation_bytes()),
             Row("largest temporary", self._temporary_bytes()),
         )
 
     def host_rows(self) -> tuple[Row, ...]:
-        """What `sync` and `training` hold as fp32 on the CPU, and the public state as it is."""
-        sync, experts = self.run.sync, self.model.num_experts * self.num_per_expert
-        owned = self.num_owned * self.num_per_expert
-        state = BYTES_PER_VALUE[sync.shared_dtype] * self.num_shared + BYTES_PER_VALUE[sync.expert_dtype] * experts
-        # a merge: groups, merged ones, and the steps between them; a checkpoint: masters, moments and their bytes
-        merge = 12 * experts if sync.merge_alpha else 0
-        checkpoint = 2 * (4 * owned + self.rows()[4].size_bytes)
+        """What `sync` and `training` hold on the CPU besides a few blocks."""
+        sync, num_experts_values = self.run.sync, self.model.num_experts * self.num_per_expert
+        shared_value = BYTES_PER_VALUE[sync.shared_dtype] + self._momentum_bytes(sync.shared_outer)
+        expert_value = BYTES_PER_VALUE[sync.expert_dtype] + self._momentum_bytes(sync.expert_outer)
         return (
-            Row("public state", state),
-            Row("residuals and offers", 8 * self.num_shared + 4 * owned),
-            Row("merge or checkpoint", max(merge, checkpoint, 8 * self.num_shared)),
+            Row("public state", shared_value * self.num_shared + expert_value * num_experts_values),
+            Row("residuals and offers", self._account_bytes()),
+            Row("apply, measure or save", self._host_temporary_bytes()),
         )
+
+    def _momentum_bytes(self, outer: Outer) -> int:
+        """Of the public state, for each value."""
+        return 4 if outer == "nesterov" and self.run.sync.outer_momentum > 0 else 0
+
+    def _account_bytes(self) -> int:
+        """The residual, as fp32; offers as they travel; what was lost in reducing, of a swarm that is as small as it
+        may be; and with overlap the shared parameters as they were offered."""
+        sync, owned = self.run.sync, self.num_owned * self.num_per_expert
+        offers = Format(sync.shared_offer_encoding, sync.topk_kept).encoded_bytes(self.num_shared)
+        offers += Format(sync.expert_encoding, sync.topk_kept).encoded_bytes(owned)
+        reduced = self.num_shared * min(sync.reducers_per_block, self.run.run.min_peers) // self.run.run.min_peers
+        overlap = 4 * self.num_shared if sync.overlap_steps else 0
+        return 4 * self.num_shared + offers + 4 * reduced + overlap
+
+    def _host_temporary_bytes(self) -> int:
+        """The largest: the displacements of owned experts and the groups that they are added to; all that is trained
+        and its public values, while they take its place; or what a checkpoint copies, which is masters and moments.
+        With overlap the shared parameters, and what they gained, once more. The merge takes nothing to speak of."""
+        owned, shared = 4 * self.num_owned * self.num_per_expert, 4 * self.num_shared
+        is_overlapped = self.run.sync.overlap_steps > 0
+        apply = owned + shared + 3 * 4 * self.num_per_expert + 2 * shared * is_overlapped
+        save = owned + self._moment_bytes() + shared * is_overlapped
+        return max(apply, 2 * (owned + shared), save)
+
+    def _moment_bytes(self) -> int:
+        return int(self.num_trained * 2 * (1 + 4 / 256 if self.choices.optimizer_bits == 8 else 4))
 
     def _resident_bytes(self) -> int:
         num_experts, precision = self.model.num_experts, self.choices.resident
