@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spes_peer.bench.command import add_arguments, add_bench_command
+from spes_peer.bench.command import add_bench_command, add_trainer_arguments
 from spes_peer.bench.measure import interleaved_seconds, peak_bytes
 from spes_peer.bench.rivals import OfficialExperts, full_logits_loss
 from spes_peer.bench.trainer import _expert_weights, _ours, run_bench, step_flops
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 def options(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_trainer_arguments(parser)
     return parser.parse_args(["--quick", "--device", "cpu", *arguments])
 
 

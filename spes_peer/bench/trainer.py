@@ -4,12 +4,10 @@ All ratios are ours/other, so smaller is better. Time is the median of runs in t
 tensors. The code measured is the code that trains.
 """
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from spes_peer.bench.measure import interleaved_seconds, peak_bytes
+from spes_peer.bench.report import write_report
 from spes_peer.bench.rivals import IMPLEMENTATIONS, OfficialExperts, full_logits_loss, transformers_model
 from spes_peer.errors import BadConfiguration
 from spes_peer.model.decoder import Decoder, compute_dtype_of
@@ -74,10 +73,7 @@ def run_bench(options: Namespace) -> dict[str, Any]:
             report[name] = value
             print(f"  {name:<28} {value:.3f}" if isinstance(value, float) else f"  {name:<28} {value}", flush=True)
     if options.report:
-        try:
-            Path(options.report).write_text(json.dumps(report, indent=2) + "\n")
-        except OSError as error:
-            raise BadConfiguration(f"cannot write the report {options.report}: {error.strerror}") from None
+        write_report(options.report, report)
     return report
 
 

@@ -12,18 +12,19 @@ from torch import Tensor
 
 from spes_peer.errors import BadEncoding
 from spes_peer.run.encodings import INT_GROUP, INT_TOP_CODE, SCALE_BYTES
-from spes_peer.sync.scales import Bits, scale_bits, scales_of
+from spes_peer.sync.scales import Bits, check_sendable, scale_bits, scales_of
 
 _PIECE = 1 << 18  # values in work at one time: they stay in a core's cache. A multiple of all groups
 
 
 def encode_groups(encoding: str, values: Tensor, content: NDArray[numpy.uint8]) -> None:
-    """Fill `content` with the encoded fp32 values, all of which are finite and within `MAX_VALUE`."""
+    """Fill `content` with the encoded fp32 values; `SpesError` for values that no peer would take."""
     group, top_code = INT_GROUP[encoding], INT_TOP_CODE[encoding]
     scales, codes = _parts(encoding, content, values.numel())
     scratch = torch.empty(_PIECE)
     for start in range(0, values.numel(), _PIECE):
         piece = values[start : start + _PIECE]
+        check_sendable(piece)
         whole = torch.nn.functional.pad(piece, (0, -piece.numel() % group)) if piece.numel() % group else piece
         bits, found = _quantized(whole.view(-1, group), top_code, scratch[: whole.numel()].view(-1, group))
         first = start // group

@@ -1,18 +1,34 @@
-"""The bf16 numbers that scale codes: 0 or normal, and never large enough for a value beyond `MAX_VALUE`.
+"""The range of what travels: values within `MAX_VALUE`, and the bf16 numbers that scale codes, which are 0 or normal
+and never large enough for a value beyond it.
 
-On their bits, which rise with the numbers: the same on every machine.
+Scales are rounded and tried by their bits, which rise with the numbers: the same on every machine.
 """
 
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from torch import Tensor
 
-from spes_peer.errors import BadEncoding
+from spes_peer.errors import BadEncoding, SpesError
 from spes_peer.run.encodings import MAX_VALUE, MIN_SCALE
 
 Floats = NDArray[numpy.float32]
 Bits = NDArray[numpy.uint16]
+
+
+def check_sendable(values: Tensor) -> None:
+    """Raises `SpesError` for values that no peer would take."""
+    if not are_within(values, MAX_VALUE):
+        raise SpesError("values that are not finite, or beyond 2¹¹⁵, cannot be encoded: has training diverged?")
+
+
+def are_within(values: Tensor, limit: float) -> bool:
+    """Whether all are within ±limit, and none is NaN."""
+    if values.numel() == 0:
+        return True
+    least, most = values.aminmax()  # of which a NaN makes both NaN
+    return bool(least >= -limit) and bool(most <= limit)
 
 
 def scale_bits(scales: NDArray[Any]) -> Bits:

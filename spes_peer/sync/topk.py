@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spes_peer.errors import BadEncoding
 from spes_peer.run.encodings import SCALE_BYTES, TOPK_CHUNK, Format, index_bytes
-from spes_peer.sync.scales import Bits, Floats, scale_bits, scales_of
+from spes_peer.sync.scales import Bits, Floats, check_sendable, scale_bits, scales_of
 
 _PIECE_CHUNKS = 64  # in work at one time: they stay in a core's cache
 _GROUPS_PER_KEPT = 4  # more make the first sight of a chunk dearer, fewer the second
@@ -24,9 +24,10 @@ Indices = NDArray[numpy.int64]
 
 
 def encode_chunks(format: Format, values: Floats, content: Bytes) -> None:
-    """Fill `content` with the encoded values, all of which are finite and within `MAX_VALUE`."""
+    """Fill `content` with the encoded values; `SpesError` for values that no peer would take."""
     scratch = numpy.empty(min(len(values), _PIECE_CHUNKS * TOPK_CHUNK), numpy.float32)
     for chunks, records in _pieces(format, values, content):
+        check_sendable(torch.from_numpy(chunks))
         kept = format.kept_of(chunks.shape[1])
         found = largest(numpy.abs(chunks, out=scratch[: chunks.size].reshape(chunks.shape)), kept)
         picked = chunks.reshape(-1)[found].reshape(-1, kept)
