@@ -36,7 +36,7 @@ def encode_chunks(format: Format, values: Floats, content: Bytes) -> None:
         codes_end = 2 * SCALE_BYTES + index_bytes(kept)
         records[:, : 2 * SCALE_BYTES] = levels.astype("<u2").view(numpy.uint8)
         records[:, 2 * SCALE_BYTES : codes_end] = _packed_indices(indices)
-        records[:, codes_end:] = _packed_codes(is_high | (picked < 0).astype(numpy.uint8) << 1)
+        records[:, codes_end:] = _packed_codes(is_high | numpy.where(picked < 0, numpy.uint8(2), numpy.uint8(0)))
 
 
 def decode_chunks(format: Format, content: Bytes, out: Floats) -> None:
@@ -137,7 +137,8 @@ def _packed_indices(indices: Indices) -> Bytes:
     num_rows, kept = indices.shape
     even = _with_columns(indices, kept % 2)
     pairs = (even[:, 0::2] | even[:, 1::2] << 12).astype("<u4")
-    return pairs.view(numpy.uint8).reshape(num_rows, -1, 4)[:, :, :3].reshape(num_rows, -1)[:, : index_bytes(kept)]
+    packed: Bytes = pairs.view(numpy.uint8).reshape(num_rows, -1, 4)[:, :, :3].reshape(num_rows, -1)
+    return packed[:, : index_bytes(kept)]
 
 
 def _unpacked_indices(packed: Bytes, kept: int) -> Indices:
@@ -154,7 +155,8 @@ def _unpacked_indices(packed: Bytes, kept: int) -> Indices:
 def _packed_codes(codes: NDArray[numpy.uint8]) -> Bytes:
     num_rows, kept = codes.shape
     fours = _with_columns(codes, -kept % 4).reshape(num_rows, -1, 4)
-    return fours[:, :, 0] | fours[:, :, 1] << 2 | fours[:, :, 2] << 4 | fours[:, :, 3] << 6
+    packed: Bytes = fours[:, :, 0] | fours[:, :, 1] << 2 | fours[:, :, 2] << 4 | fours[:, :, 3] << 6
+    return packed
 
 
 def _unpacked_codes(packed: Bytes, kept: int) -> Indices:
