@@ -6,6 +6,7 @@ import random
 import numpy
 import pytest
 import torch
+from memory_meter import peak_bytes
 from torch import Tensor
 
 from spes_peer.blobs import BlobName
@@ -13,7 +14,7 @@ from spes_peer.errors import BlobMissing
 from spes_peer.identity import PeerId
 from spes_peer.run.encodings import Format
 from spes_peer.run.offers import ReduceInput
-from spes_peer.sync.encoding import encode
+from spes_peer.sync.encoding import decode, encode
 from spes_peer.sync.reduce import norm, reduce_offers, weighted_mean
 
 NUM_ELEMENTS = 1000
@@ -95,6 +96,20 @@ def test_an_offer_that_is_none_costs_only_itself(offers: Offers, content: bytes)
 def test_an_offer_must_have_the_norm_it_claims(offers: Offers, factor: float, is_taken: bool) -> None:
     given = offers.put("a", encode(Format("fp32"), drawn(1)), norm=norm(drawn(1)) * factor)
     assert (reduce_offers(Format("fp32"), NUM_ELEMENTS, [given], offers.read) is not None) == is_taken
+
+
+def test_memory_is_that_of_a_few_blocks_whatever_the_number_of_offers() -> None:
+    num_elements, format = 1 << 18, Format("int4")
+    values = torch.randn(num_elements, generator=torch.Generator().manual_seed(1))
+    content = encode(format, values)
+    size = norm(decode(format, content, num_elements))
+    name = BlobName(hashlib.sha256(content).hexdigest())
+    peaks = []
+    for num_offers in (2, 20):
+        inputs = [ReduceInput(PeerId(f"{i:02d}"), name, len(content), size, 1, 1.0) for i in range(num_offers)]
+        peaks.append(peak_bytes(lambda given=inputs: reduce_offers(format, num_elements, given, lambda _name: content)))
+    assert max(peaks) < 3.1 * values.nbytes
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
 
 
 def test_an_offer_of_nothing_is_sound(offers: Offers) -> None:
