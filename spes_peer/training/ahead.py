@@ -61,8 +61,8 @@ class Steps:
 
     @classmethod
     def from_tensor(cls, values: Tensor) -> "Steps":
-        *counts, loss_sum, seconds = values.tolist()
-        return cls(*(int(count) for count in counts), loss_sum, seconds)
+        num_steps, num_skipped, skipped_in_a_row, tokens, loss_sum, seconds = values.tolist()
+        return cls(int(num_steps), int(num_skipped), int(skipped_in_a_row), int(tokens), loss_sum, seconds)
 
 
 @dataclass
