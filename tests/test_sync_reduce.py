@@ -105,7 +105,7 @@ def test_memory_is_that_of_a_few_blocks_whatever_the_number_of_offers() -> None:
     size = norm(decode(format, content, num_elements))
     name = BlobName(hashlib.sha256(content).hexdigest())
     peaks = []
-    for num_offers in (2, 20):
+    for num_offers in (3, 20):
         inputs = [ReduceInput(PeerId(f"{i:02d}"), name, len(content), size, 1, 1.0) for i in range(num_offers)]
         peaks.append(peak_bytes(lambda given=inputs: reduce_offers(format, num_elements, given, lambda _name: content)))
     assert max(peaks) < 3.1 * values.nbytes
