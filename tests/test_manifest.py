@@ -133,6 +133,7 @@ def test_every_wait_is_a_finite_time(key: str, value: float) -> None:
     [
         ({"training": {"num_subsets": 3}}, r"num_subsets \(3\) must divide num_experts \(8\)"),
         ({"sync": {"merge_interval_steps": 30}}, "merge_interval_steps never meets a synchronization"),
+        ({"sync": {"overlap_steps": 21}}, r"overlap_steps \(21\) exceeds the 20 steps of a round"),
         ({"model": {"num_heads": 3}}, "d_model must be an even multiple of num_heads"),
         ({"model": {"num_heads": 128, "num_kv_heads": 128}}, "d_model must be an even multiple"),
         ({"model": {"num_kv_heads": 3}}, "num_heads must be a multiple of num_kv_heads"),
@@ -156,6 +157,15 @@ def test_parts_that_do_not_fit_are_named(manifest: Manifest, sections: dict[str,
 def test_a_merge_that_never_happens_puts_no_demand_on_its_interval(manifest: Manifest) -> None:
     parse_manifest(changed(manifest, sync={"merge_interval_steps": 30, "merge_alpha": 0.0}))
     parse_manifest(changed(manifest, sync={"merge_interval_steps": 30, "merge_warmup_steps": 0}))
+
+
+def test_a_round_ahead_is_as_long_as_the_shortest_round_that_the_run_has(manifest: Manifest) -> None:
+    sync = {"overlap_steps": 100, "merge_interval_steps": 100}
+    training = {"steps_per_round": 100, "total_steps": 1000}
+    parse_manifest(changed(manifest, sync=sync, training=training))
+    late = {"final_phase_fraction": 0.3, "final_phase_steps_per_round": 50}
+    with pytest.raises(BadConfiguration, match=r"overlap_steps \(100\) exceeds the 50 steps"):
+        parse_manifest(changed(manifest, sync=sync, training=training | late))
 
 
 def test_a_newer_protocol_says_what_to_install_even_with_keys_nobody_knows(manifest: Manifest) -> None:

@@ -129,6 +129,8 @@ class Sync(Section):
     """Experts have one encoding: with one owner the offer is the update."""
     topk_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
     """Values that `topk` keeps of each 4096."""
+    topk_mean_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
+    """The same, of a shared update: several offers together have more places than one of them."""
     topk_residual_decay: float = Field(default=0.95, gt=0, le=1)
     """Part of what `topk` left out of a shared offer that is offered again; other encodings lose nothing."""
     shared_outer: Outer = "mean"
@@ -234,9 +236,10 @@ class Manifest(RunFile):
             raise ValueError(
                 "merge_interval_steps never meets a synchronization: make it a multiple of steps_per_round"
             )
-        rounds = {self.training.steps_per_round_at(step) for step in (0, self.training.total_steps)}
-        if self.sync.overlap_steps > min(rounds):
-            raise ValueError(f"overlap_steps ({self.sync.overlap_steps}) exceeds the {min(rounds)} steps of a round")
+        # of the run's last step, not of the one behind it: there a run without a final phase would have one
+        shortest_round = min(self.training.steps_per_round_at(step) for step in (0, self.training.total_steps - 1))
+        if self.sync.overlap_steps > shortest_round:
+            raise ValueError(f"overlap_steps ({self.sync.overlap_steps}) exceeds the {shortest_round} steps of a round")
         shortest = self.model.sequence_length + 1
         for shard in (*self.data.shards, self.data.held_out):
             if shard.num_tokens < shortest:
