@@ -15,6 +15,7 @@ from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
+from spes_peer.training.work import TrainProgress
 
 
 @pytest.fixture
@@ -245,3 +246,19 @@ async def test_a_member_trains_ahead_on_what_it_has_for_that_until_the_record_co
         await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
         assert (scene.trainer.trained[1].carried_steps, scene.trainer.trained[1].carried_sequences_per_step) == (3, 1)
         assert len(scene.trainer.trained_ahead) == 1
+
+
+async def test_only_steps_of_the_open_round_are_shown(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        own, ahead = TrainProgress(1, 20, 2.0, 100.0, 1), TrainProgress(2, 3, 1.9, 100.0, 1)
+        scene.trainer.on_progress(own)
+        scene.trainer.on_progress(ahead)
+        assert scene.member.progress == own
+        scene.tell(scene.next_record(scene.node.identity))
+        scene.trainer.on_progress(own)  # came late
+        assert scene.member.progress is None
+        scene.trainer.on_progress(ahead)
+        assert scene.member.progress == ahead

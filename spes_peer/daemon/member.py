@@ -422,8 +422,9 @@ class Member:
         return Beat(max(0, self.node.head_round), self._phases.name, steps)
 
     def _on_progress(self, progress: TrainProgress) -> None:
-        self.progress = progress
-        self._phases.touch()
+        if progress.round == self.head.round:  # not of the next one, ahead, nor late of one that is closed
+            self.progress = progress
+            self._phases.touch()
 
     def _on_applied(self, record: SealedRecord) -> None:
         self._applied.append((record, self.replica.state_root))
