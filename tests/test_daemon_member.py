@@ -248,6 +248,24 @@ async def test_a_member_trains_ahead_on_what_it_has_for_that_until_the_record_co
         assert len(scene.trainer.trained_ahead) == 1
 
 
+@pytest.mark.parametrize("wish", ["pause", "leave"])
+async def test_who_takes_no_part_in_the_next_round_does_not_train_ahead_of_it(scene: Scene, wish: str) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        entry = scene.next_record(scene.node.identity).sealed.record.roster[0]
+        scene.trainer.may_finish.clear()
+        scene.tell(
+            scene.next_record(scene.node.identity, roster=(dataclasses.replace(entry, ahead=(DataRange(9, 12),)),))
+        )
+        await eventually(lambda: bool(scene.trainer.trained))
+        getattr(scene.member, wish)()
+        scene.trainer.may_finish.set()
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: scene.trainer.applied[-1:] == [2])
+        assert scene.trainer.trained_ahead == []
+
+
 async def test_only_steps_of_the_open_round_are_shown(scene: Scene) -> None:
     async with scene.living():
         await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))

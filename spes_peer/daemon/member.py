@@ -232,7 +232,7 @@ class Member:
             )
         )
         self._say("closing", "others still train or reduce", until_at=work.until_at)
-        if entry.ahead:
+        if entry.ahead and not (self.is_paused or self._is_leaving):  # or the next round is not this peer's
             await self._train_ahead(work)
 
     async def _train_ahead(self, work: RoundWork) -> None:
