@@ -25,7 +25,7 @@ from spes_peer.training import checkpoint
 from spes_peer.training.client import TrainerProcess
 from spes_peer.training.genesis import make_genesis
 from spes_peer.training.trainer import CHECKPOINT_FILE
-from spes_peer.training.work import TrainProgress, TrainRound
+from spes_peer.training.work import TrainAhead, TrainProgress, TrainRound
 from spes_peer.wire import convert
 
 PEER = PEERS[0]
@@ -104,6 +104,26 @@ async def test_a_reduce_is_served_between_the_steps_and_a_record_ends_the_round(
     assert 0 < trained.steps < LONG_ROUND_STEPS
     assert trained.offers
     assert applied.state_root == swarm.trainers[PEER]._public.root()
+
+
+async def test_a_record_ends_training_ahead_and_its_round_goes_on_from_there(
+    trainer: TrainerProcess, tmp_path: Path
+) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1), overlap_steps=1)
+    await opened(trainer, swarm, tmp_path)
+    work = dataclasses.replace(swarm.work(PEER), num_steps=1)
+    await trainer.train_round(work)
+    ahead, size = (DataRange(80, 80 + 8 * LONG_ROUND_STEPS),), work.sequences_per_step
+    progress = progress_of(trainer)
+    task = TrainAhead(0, 1, LONG_ROUND_STEPS, ahead, size, stop_at=time.time() + 60)
+    training = asyncio.create_task(trainer.train_ahead(task))
+    assert (await asyncio.wait_for(progress, 20)).round == 1
+    await trainer.apply_record(record_of(1).seal().content, keep_snapshot=False)
+    assert training.done()
+    made = training.result().steps
+    assert 0 < made < LONG_ROUND_STEPS
+    following = TrainRound(1, 1, made, (0, 1), ahead, size, time.time() + 60, made, size)
+    assert (await trainer.train_round(following)).steps == made
 
 
 async def test_an_error_costs_the_request_and_not_the_process(
