@@ -170,7 +170,7 @@ def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Pl
     sparing = {"shared_offer_encoding": "int8", "shared_update_encoding": "int4", "expert_encoding": "topk"}
     quoted = {key: f'"{encoding}"' for key, encoding in sparing.items()}
     outer = 'overlap_steps = 5\nshared_outer = "nesterov"\nouter_lr = 0.9\nouter_momentum = 0.3'
-    run_toml = small_run(**quoted, topk_kept=1024).replace("[sync]\n", f"[sync]\n{outer}\n")
+    run_toml = small_run(**quoted, expert_kept=1024).replace("[sync]\n", f"[sync]\n{outer}\n")
     demo = start_demo(place, run_toml, rounds=6)
     assert demo.wait(timeout=200) == 0, place.read("demo.log")
     report = json.loads(place.read("report.json"))

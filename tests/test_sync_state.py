@@ -61,7 +61,7 @@ def again(state: PublicState) -> PublicState:
 
 def move(state: PublicState, deltas: dict[BlockId, Tensor], merge_alpha: float = 0.0) -> dict[BlockId, Tensor]:
     """Apply, as the owner of all experts."""
-    return state.apply(tuple(deltas), deltas.__getitem__, merge_alpha, range(8))
+    return state.apply(tuple(deltas), deltas.__getitem__, merge_alpha, range(8)).displaced
 
 
 def deltas_for(layout: Layout, seed: int = 0, *blocks: BlockId) -> dict[BlockId, Tensor]:
@@ -116,10 +116,12 @@ def test_only_blocks_with_an_update_change(layout: Layout) -> None:
 def test_displacements_are_those_of_tracked_experts_only(layout: Layout) -> None:
     deltas = deltas_for(layout, 0, SHARED, EXPERT, BlockId("expert/04/0000"))
     first, second = fresh(layout), fresh(layout)
-    assert set(first.apply(tuple(deltas), deltas.__getitem__, 0.0, {3})) == {EXPERT}
-    assert set(first.apply((), deltas.__getitem__, 0.1, {3})) == {block.id for block in layout.expert_blocks(3)}
+    assert set(first.apply(tuple(deltas), deltas.__getitem__, 0.0, {3}).displaced) == {EXPERT}
+    assert set(first.apply((), deltas.__getitem__, 0.1, {3}).displaced) == {
+        block.id for block in layout.expert_blocks(3)
+    }
     second.apply(tuple(deltas), deltas.__getitem__, 0.0)
-    assert second.apply((), deltas.__getitem__, 0.1) == {}
+    assert second.apply((), deltas.__getitem__, 0.1).displaced == {}
     assert second.root() == first.root()
 
 
@@ -223,19 +225,33 @@ def test_updates_are_decoded_one_after_another(layout: Layout) -> None:
     assert len(alive) == 2 * len(deltas)
 
 
-@pytest.mark.parametrize(
-    ("bad", "error"), [(torch.zeros(1), ValueError), (torch.full((1024,), 3.4e38), BadMessage)], ids=["shape", "finite"]
-)
-def test_a_delta_that_does_not_fit_leaves_the_state_as_it_was(
-    layout: Layout, bad: Tensor, error: type[Exception]
-) -> None:
+def test_a_delta_of_another_shape_leaves_the_state_as_it_was(layout: Layout) -> None:
     state = fresh(layout)
-    move(state, {SHARED: torch.full((1024,), 3e38)})
     root = state.root()
-    with pytest.raises(error, match="shared/0001"):
-        move(state, {EXPERT: deltas_for(layout)[EXPERT], SHARED: bad})
+    with pytest.raises(ValueError, match="shared/0001"):
+        move(state, {EXPERT: deltas_for(layout)[EXPERT], SHARED: torch.zeros(1)})
     assert state.root() == root
-    assert torch.equal(state.group(3), fresh(layout).group(3))
+
+
+def test_updates_that_cannot_be_read_or_would_not_be_finite_are_left_out_and_named(layout: Layout) -> None:
+    """They are the same bytes for everybody; a state that refused the record would never move again."""
+    state, plain, good = fresh(layout), fresh(layout), deltas_for(layout, 0, EXPERT)
+    for one in (state, plain):
+        move(one, {SHARED: torch.full((1024,), 3e38)})
+    unreadable = layout.shared_blocks[0].id
+
+    def delta_of(block_id: BlockId) -> Tensor:
+        if block_id == unreadable:
+            raise BadMessage("a scale that is none")
+        return torch.full((1024,), 3.4e38) if block_id == SHARED else good[block_id]
+
+    moved = state.apply((unreadable, SHARED, EXPERT), delta_of, 0.0, {layout.by_id[EXPERT].expert})  # type: ignore[arg-type]
+    assert set(moved.displaced) == {EXPERT}
+    assert moved.bad.keys() == {unreadable, SHARED}
+    assert "a scale that is none" in moved.bad[unreadable]
+    assert "not finite" in moved.bad[SHARED]
+    move(plain, good)
+    assert state.root() == plain.root()
 
 
 def test_a_state_that_stopped_half_way_is_of_no_use_any_more(layout: Layout) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
+from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer
 
 from spes_peer.blobs import BlobName
 from spes_peer.data.sampler import Batch
@@ -176,11 +176,13 @@ def test_a_record_that_cannot_be_applied_leaves_the_state_as_it_was(tmp_path: Pa
     updates = swarm.updates(swarm.train())
     missing = dataclasses.replace(updates[-1], blob="0" * 64)
     with pytest.raises(BlobMissing):
-        trainer.apply_record(record_of(1, (*updates[:-1], missing)), keep_snapshot=False)
+        trainer.apply_record(swarm.record_of(1, (*updates[:-1], missing)), keep_snapshot=False)
     with pytest.raises(SpesError, match="no block"):
-        trainer.apply_record(record_of(1, (dataclasses.replace(updates[0], block=BlockId("x")),)), keep_snapshot=False)
+        trainer.apply_record(
+            swarm.record_of(1, (dataclasses.replace(updates[0], block=BlockId("x")),)), keep_snapshot=False
+        )
     with pytest.raises(SpesError, match="asked to apply record 2, but the state is that of round 0"):
-        trainer.apply_record(record_of(2, updates), keep_snapshot=False)
+        trainer.apply_record(swarm.record_of(2, updates), keep_snapshot=False)
     assert (trainer.round, trainer._public.root()) == (0, root)
     swarm.apply(updates)
     assert trainer._public.root() != root
@@ -200,7 +202,7 @@ def test_a_trainer_whose_state_stopped_half_way_has_none_until_it_loads_another(
 
             patched.setattr(broken, out_of_memory)
             with pytest.raises(StateTorn, match=r"must.* load.* anew: no memory"):
-                trainer.apply_record(record_of(1, updates, merge_alpha=0.1), keep_snapshot=False)
+                trainer.apply_record(swarm.record_of(1, updates, merge_alpha=0.1), keep_snapshot=False)
         with pytest.raises(SpesError, match="no state yet"):
             trainer.train_round(swarm.work(PEERS[0]))
         with pytest.raises(SpesError, match="no state yet"):
@@ -437,7 +439,7 @@ def test_a_restarted_trainer_goes_on_exactly_where_it_was(tmp_path: Path, encodi
     for _ in range(2):  # killed again after the replay, which must not have spoiled the checkpoint
         restarted = open_trainer(swarm.manifest, swarm.blobs, tmp_path, peer)
         assert restarted.load_state(LoadState(1, snapshot.blocks)).state_root == snapshot.state_root
-        restarted.apply_record(record_of(2, updates), keep_snapshot=False)
+        restarted.apply_record(swarm.record_of(2, updates), keep_snapshot=False)
     work, twin = swarm.work(peer), swarm.trainers[peer]
     restarted._prepare(work)
     accounts, expected = kept_by(restarted), kept_by(twin)
@@ -457,7 +459,7 @@ def test_a_trainer_killed_after_it_offered_offers_the_same_again(tmp_path: Path)
     assert restarted.train_round(work).offers == trained.offers
     updates = swarm.updates({peer: trained})
     swarm.apply(updates)
-    restarted.apply_record(record_of(2, updates), keep_snapshot=False)
+    restarted.apply_record(swarm.record_of(2, updates), keep_snapshot=False)
     expected = kept_by(swarm.trainers[peer])
     assert all(torch.equal(values, expected[name]) for name, values in kept_by(restarted).items())
 
@@ -547,3 +549,39 @@ def test_at_least_one_subset_and_at_most_all_fit_into_memory(tmp_path: Path, mon
 @dataclasses.dataclass
 class _Memory:
     available: int
+
+
+def test_an_update_that_nobody_can_read_moves_nothing_and_its_owner_offers_again(tmp_path: Path) -> None:
+    """An only offer is not averaged, so nobody looked into it before it was listed."""
+    swarm = Swarm.create(tmp_path, (0,), (1,))
+    owner, other = (swarm.trainers[peer] for peer in PEERS[:2])
+    trained, ahead = swarm.train(), distance(swarm, 0)
+    updates = swarm.updates(trained)
+    place = next(index for index, update in enumerate(updates) if update.block == "expert/00/0000")
+    junk = swarm.blobs.put(b"\xff" * updates[place].size_bytes)
+    bad = dataclasses.replace(updates[place], blob=junk.name)
+    before = owner._public.group(0)
+    applied = swarm.apply((*updates[:place], bad, *updates[place + 1 :]))
+    assert len({one.state_root for one in applied.values()}) == 1
+    size = owner._layout.by_id[bad.block].num_elements
+    for trainer in (owner, other):
+        assert torch.equal(trainer._public.group(0)[:size], before[:size])
+    assert distance(swarm, 0) > ahead / 10  # of that block the master is as far ahead as it was
+    swarm.apply(swarm.updates(swarm.train()))
+    assert distance(swarm, 0) < ahead / 10
+
+
+def test_a_subset_that_comes_back_after_another_owner_starts_from_the_public_values(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0,), (1,), expert_encoding="topk")  # which leaves the master far ahead
+    trained, (first, second) = swarm.train(), PEERS[:2]
+    swarm.subsets = {first: (), second: (0, 1)}
+    swarm.apply(swarm.updates(trained))
+    trainer = swarm.trainers[first]
+    assert trainer._decoder.owned == ()
+    trained = {second: swarm.trainers[second].train_round(swarm.work(second))}
+    swarm.subsets = {first: (0,), second: (1,)}
+    swarm.apply(swarm.updates(trained))
+    trainer._prepare(swarm.work(first))
+    assert trainer._decoder.owned == (0, 1)
+    assert torch.equal(trainer._decoder.flatten_master(0), trainer._public.group(0))
+    assert trainer._optimizer.moments()["expert/00/0000/exp_avg"].abs().sum() > 0

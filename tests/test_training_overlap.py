@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from training_swarm import FOR_EVER, PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer, record_of
+from training_swarm import FOR_EVER, PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer
 
 from spes_peer.errors import SpesError
 from spes_peer.identity import PeerId
@@ -194,7 +194,7 @@ def test_a_restart_takes_up_what_was_trained_ahead_bit_for_bit(tmp_path: Path) -
     trained, first = overlapping.train(), overlapping[0]
     overlapping.train_ahead(PEERS[0])
     updates = overlapping.swarm.updates(trained)
-    applied = first.apply_record(record_of(1, updates), keep_snapshot=True)
+    applied = first.apply_record(overlapping.swarm.record_of(1, updates), keep_snapshot=True)
     overlapping.swarm.round = 1
     work = overlapping.work(PEERS[0])
     again = open_trainer(overlapping.swarm.manifest, overlapping.swarm.blobs, tmp_path, PEERS[0])

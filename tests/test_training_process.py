@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import torch
-from training_swarm import PEERS, Swarm, record_of
+from training_swarm import PEERS, Swarm
 
 from spes_peer.blobs import BlobStore
 from spes_peer.errors import ChildFailed, ChildStalled
@@ -75,7 +75,7 @@ async def test_a_process_does_what_the_same_trainer_does_in_ours(
     assert (await progress).steps_done >= 1
     assert (await progress).memory_bytes > 1 << 20
     updates = swarm.updates({PEER: trained})
-    record = record_of(1, updates, merge_alpha=0.05)
+    record = swarm.record_of(1, updates, merge_alpha=0.05)
     applied = await trainer.apply_record(record.seal().content, keep_snapshot=True)
     assert applied == twin.apply_record(record, keep_snapshot=True)
     assert all(swarm.blobs.size_bytes(name.blob) == name.size_bytes for name in applied.blocks)
@@ -98,7 +98,7 @@ async def test_a_reduce_is_served_between_the_steps_and_a_record_ends_the_round(
     assert reduced.rejected == ()
     assert reduced.blob
     assert not training.done()
-    applied = await trainer.apply_record(record_of(1).seal().content, keep_snapshot=False)
+    applied = await trainer.apply_record(swarm.record_of(1).seal().content, keep_snapshot=False)
     assert training.done()
     trained = training.result()
     assert 0 < trained.steps < LONG_ROUND_STEPS
@@ -118,7 +118,7 @@ async def test_a_record_ends_training_ahead_and_its_round_goes_on_from_there(
     task = TrainAhead(0, 1, LONG_ROUND_STEPS, ahead, size, stop_at=time.time() + 60)
     training = asyncio.create_task(trainer.train_ahead(task))
     assert (await asyncio.wait_for(progress, 20)).round == 1
-    await trainer.apply_record(record_of(1).seal().content, keep_snapshot=False)
+    await trainer.apply_record(swarm.record_of(1).seal().content, keep_snapshot=False)
     assert training.done()
     made = training.result().steps
     assert 0 < made < LONG_ROUND_STEPS
@@ -190,7 +190,7 @@ async def test_a_trainer_killed_in_a_round_goes_on_from_the_rounds_start_bit_for
     await opened(first, swarm, folder)
     trained = await first.train_round(works[0])
     assert trained.offers == twin.train_round(works[0]).offers
-    records = [record_of(1, swarm.updates({PEER: trained}))]
+    records = [swarm.record_of(1, swarm.updates({PEER: trained}))]
     applied = await first.apply_record(records[0].seal().content, keep_snapshot=True)
     twin.apply_record(records[0], keep_snapshot=False)
     endless = dataclasses.replace(works[1], num_steps=LONG_ROUND_STEPS, ranges=(DataRange(0, 10**6),))
@@ -206,7 +206,7 @@ async def test_a_trainer_killed_in_a_round_goes_on_from_the_rounds_start_bit_for
     assert await second.load_state(1, applied.blocks) == applied.state_root
     trained = await second.train_round(works[1])
     assert trained.offers == twin.train_round(works[1]).offers
-    records.append(record_of(2, swarm.updates({PEER: trained})))
+    records.append(swarm.record_of(2, swarm.updates({PEER: trained})))
     after = await second.apply_record(records[1].seal().content, keep_snapshot=False)
     await second.stop()
     assert after.state_root == twin.apply_record(records[1], keep_snapshot=False).state_root

@@ -14,7 +14,7 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, Model, parse_run_file
 from spes_peer.run.offers import Offer, ReduceInput, ReduceTask
 from spes_peer.run.presets import PRESETS
-from spes_peer.run.records import BlockId, BlockName, Contributor, DataRange, Record, Update
+from spes_peer.run.records import BlockId, BlockName, Contributor, DataRange, Record, RosterEntry, Update
 from spes_peer.training.genesis import make_genesis
 from spes_peer.training.trainer import Trainer
 from spes_peer.training.work import LoadState, MeasureHeldOut, OpenTrainer, RecordApplied, RoundTrained, TrainRound
@@ -120,11 +120,16 @@ class Swarm:
         blocks = (block.id for block in Layout(self.manifest).blocks if block.id in offers)
         return tuple(self._update(block, offers[block], trained) for block in blocks)
 
+    def record_of(self, round: int, updates: tuple[Update, ...] = (), merge_alpha: float = 0.0) -> Record:
+        """A record whose roster leaves all peers their subsets."""
+        roster = tuple(RosterEntry(peer_id, 1, subsets, (), 1) for peer_id, subsets in self.subsets.items())
+        return dataclasses.replace(record_of(round, updates, merge_alpha), roster=roster)
+
     def apply(
         self, updates: tuple[Update, ...] = (), merge_alpha: float = 0.0, keep_snapshot: bool = False
     ) -> dict[PeerId, RecordApplied]:
         self.round += 1
-        record = record_of(self.round, updates, merge_alpha)
+        record = self.record_of(self.round, updates, merge_alpha)
         return {peer_id: trainer.apply_record(record, keep_snapshot) for peer_id, trainer in self.trainers.items()}
 
     def held_out_loss(self) -> float:

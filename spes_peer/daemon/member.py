@@ -204,17 +204,7 @@ class Member:
             stop_at = time.time() + manifest.timing.round_seconds
         num_steps = manifest.training.steps_per_round_at(record.step)
         self._say("training", f"{num_steps} local steps", until_at=stop_at)
-        task = TrainRound(
-            round=record.round,
-            first_step=record.step,
-            num_steps=num_steps,
-            subsets=entry.subsets,
-            ranges=entry.ranges,
-            sequences_per_step=entry.sequences_per_step,
-            stop_at=stop_at,
-            carried_steps=entry.carried_steps,
-            carried_sequences_per_step=entry.carried_sequences_per_step,
-        )
+        task = TrainRound.of(record, entry, num_steps, stop_at)
         trained = await self.trainer.get().train_round(task)
         self.speed = trained.tokens_per_second
         self._say("contributing", "sending what was trained")
@@ -233,21 +223,21 @@ class Member:
         )
         self._say("closing", "others still train or reduce", until_at=work.until_at)
         if entry.ahead and not (self.is_paused or self._is_leaving):  # or the next round is not this peer's
-            await self._train_ahead(work)
+            self._spawn(self._train_ahead(work))
 
     async def _train_ahead(self, work: RoundWork) -> None:
         """Go on with the next round's first steps while the exchange runs; the record that closes the round ends it."""
-        record, training = work.record.record, self.node.manifest.training
-        await self.trainer.get().train_ahead(
-            TrainAhead(
-                round=record.round,
-                first_step=record.step + training.steps_per_round_at(record.step),
-                num_steps=self.node.manifest.sync.overlap_steps,
-                ranges=work.entry.ahead,
-                sequences_per_step=work.entry.sequences_per_step,
-                stop_at=time.time() + self.node.manifest.timing.round_seconds,
-            )
-        )
+        manifest = self.node.manifest
+        stop_at = time.time() + manifest.timing.round_seconds
+        task = TrainAhead.of(work.record.record, work.entry, manifest.training, manifest.sync.overlap_steps, stop_at)
+
+        async def train() -> None:
+            await self.trainer.get().train_ahead(task)
+
+        try:
+            await work.unless_closed(train())
+        except ChildFailed as error:  # its steps are made in the round then
+            logger.warning("could not train ahead round=%d reason=%s", work.round + 1, error)
 
     async def _fetch_shards(self, num_tokens_by_blob: dict[str, int]) -> None:
         bytes_per_token = {"uint16": 2, "uint32": 4}[self.node.manifest.data.token_dtype]

@@ -127,19 +127,7 @@ class Swarm:
     def _train(self, entry: RosterEntry) -> Contribution:
         record, trainer = self.head.record, self.trainers[entry.peer_id]
         num_steps = self.layout.manifest.training.steps_per_round_at(record.step)
-        done = trainer.train_round(
-            TrainRound(
-                round=record.round,
-                first_step=record.step,
-                num_steps=num_steps,
-                subsets=entry.subsets,
-                ranges=entry.ranges,
-                sequences_per_step=entry.sequences_per_step,
-                stop_at=_NEVER,
-                carried_steps=entry.carried_steps,
-                carried_sequences_per_step=entry.carried_sequences_per_step,
-            )
-        )
+        done = trainer.train_round(TrainRound.of(record, entry, num_steps, _NEVER))
         if done.steps != num_steps:
             raise SpesError(
                 f"a peer made {done.steps} of the {num_steps} steps of round {record.round}: the others had a loss or"
@@ -165,14 +153,7 @@ class Swarm:
         for entry in record.roster:
             if not entry.ahead:
                 continue
-            work = TrainAhead(
-                round=record.round,
-                first_step=record.step + manifest.training.steps_per_round_at(record.step),
-                num_steps=num_steps,
-                ranges=entry.ahead,
-                sequences_per_step=entry.sequences_per_step,
-                stop_at=_NEVER,
-            )
+            work = TrainAhead.of(record, entry, manifest.training, num_steps, _NEVER)
             if self.trainers[entry.peer_id].train_ahead(work).steps != num_steps:
                 raise SpesError(f"a step ahead of round {record.round + 1} had a loss or gradient that is not finite")
 

@@ -151,14 +151,16 @@ class RunLayout:
 
     def offer_format(self, block: Block) -> Format:
         sync = self.manifest.sync
-        encoding = sync.shared_offer_encoding if block.expert is None else sync.expert_encoding
-        return Format(encoding, sync.topk_kept)
+        if block.expert is None:
+            return Format(sync.shared_offer_encoding, sync.shared_offer_kept)
+        return Format(sync.expert_encoding, sync.expert_kept)
 
     def mean_format(self, block: Block) -> Format:
         """Of what reducers make of several offers."""
         sync = self.manifest.sync
-        encoding = sync.shared_update_encoding if block.expert is None else sync.expert_encoding
-        return Format(encoding, sync.topk_kept)
+        if block.expert is None:
+            return Format(sync.shared_update_encoding, sync.shared_update_kept)
+        return Format(sync.expert_encoding, sync.expert_kept)
 
     def update_format(self, update: Update) -> Format:
         """An update that nobody reduced is an only offer. KeyError for a block that there is not."""

@@ -127,12 +127,14 @@ class Sync(Section):
     """What reducers make of it for everybody."""
     expert_encoding: Encoding = "bf16"
     """Experts have one encoding: with one owner the offer is the update."""
-    topk_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
-    """Values that `topk` keeps of each 4096."""
-    topk_mean_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
-    """The same, of a shared update: several offers together have more places than one of them."""
+    shared_offer_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
+    """Values that `topk` keeps of each 4096 of a shared offer."""
+    shared_update_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
+    """Of a shared update, in which several offers come together, each with places of its own."""
+    expert_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
     topk_residual_decay: float = Field(default=0.95, gt=0, le=1)
-    """Part of what `topk` left out of a shared offer that is offered again; other encodings lose nothing."""
+    """Part of what `topk` left out of a shared offer or update that is offered again; of what other encodings lose,
+    all is."""
     shared_outer: Outer = "mean"
     """What is done with the mean update of a shared block: added as it is (SPES), or a step of SGD with Nesterov
     momentum (DiLoCo)."""

@@ -15,6 +15,9 @@ So a master keeps all that it was trained, and what it is ahead of the public st
 
 *Reducers.* What encoding a mean loses, one of its reducers offers again, divided by its share of the tokens, because
 by that share its offer will count.
+
+*Clips.* What a clip factor below 1 takes from an offer is not owed: an offer that is too large is meant to lose it. The
+sum above holds without clips.
 """
 
 from torch import Tensor
@@ -25,10 +28,11 @@ from spes_peer.run.records import BlockId
 class SharedFeedback:
     """Of one peer, for the shared blocks: what was trained and has not reached the others yet."""
 
-    def __init__(self, decay: float = 1.0) -> None:
-        """`decay` is the part of an encoding's loss that is kept: with encodings that leave most values out, what is
-        left out for long describes a model that is no more."""
+    def __init__(self, decay: float = 1.0, mean_decay: float = 1.0) -> None:
+        """The parts of an offer's and of a mean's loss that are kept: with an encoding that leaves most values out,
+        what is left out for long describes a model that is no more, and without decay it would pile up."""
         self._decay = decay
+        self._mean_decay = mean_decay
         self._residual: dict[BlockId, Tensor] = {}
 
     def offer(self, block: BlockId, progress: Tensor) -> Tensor:
@@ -45,7 +49,7 @@ class SharedFeedback:
 
     def reduce_loss(self, block: BlockId, loss: Tensor, share: float) -> None:
         """As a reducer: encoding the mean lost `loss`. This peer's next offer brings it back, and counts by `share`."""
-        self._residual[block] = self.offer(block, loss / share)
+        self._residual[block] = self.offer(block, loss * (self._mean_decay / share))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The residuals; whole, when every offer has been answered."""

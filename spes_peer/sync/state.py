@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,17 @@ from spes_peer.run.records import BlockId, BlockName, state_root
 from spes_peer.sync.encoding import from_state_bytes, rounded, state_bytes
 from spes_peer.sync.merge import merge_experts
 from spes_peer.sync.outer import outer_step
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a record did to the public state."""
+
+    displaced: dict[BlockId, Tensor]
+    """Of the tracked experts, the displacement of each block that moved, fp32 and before rounding, outer step and merge
+    together: what owners add to their masters (`feedback.master_after`)."""
+    bad: dict[BlockId, str]
+    """Updates that were left out, and why."""
 
 
 class PublicState:
@@ -61,21 +73,22 @@ class PublicState:
         delta_of: Callable[[BlockId], Tensor],
         merge_alpha: float,
         tracked: Collection[int] = (),
-    ) -> dict[BlockId, Tensor]:
+    ) -> "Moved":
         """Make the outer step of each of these blocks on its mean update, round, merge all experts when `merge_alpha`
         > 0, round again. A block without an update keeps value and momentum.
 
-        Returns, of the experts in `tracked`, the displacement of each block that this moves, fp32 and before rounding,
-        outer step and merge together: what owners add to their masters (`feedback.master_after`).
+        An update that cannot be read (`delta_of` raises `BadMessage`) or leads to values that are not finite is left
+        out: it is the same bytes for everybody, so all leave it out alike.
 
         Takes memory for a few blocks: `delta_of` is called twice for each of them. All are tried before one is moved,
-        so whatever `delta_of` raises then, or `BadMessage` for an update that leads to values that are not finite,
-        leaves the state as it was. An error after that is `StateTorn`, then and at every later use."""
-        for block_id in block_ids:
-            self._stepped(block_id, delta_of(block_id))
+        so whatever else `delta_of` raises then leaves the state as it was. An error after that is `StateTorn`, then and
+        at every later use."""
+        bad = {block_id: fault for block_id in block_ids if (fault := self._fault_in(block_id, delta_of))}
         try:
             displaced = {}
             for block_id in block_ids:
+                if block_id in bad:
+                    continue
                 displacement = self._step(block_id, delta_of(block_id))
                 if self.layout.by_id[block_id].expert in tracked:
                     displaced[block_id] = displacement
@@ -84,7 +97,15 @@ class PublicState:
         except Exception as error:
             self._held = None
             raise StateTorn(f"the public state is half moved and must be loaded anew: {error}") from error
-        return displaced
+        return Moved(displaced, bad)
+
+    def _fault_in(self, block_id: BlockId, delta_of: Callable[[BlockId], Tensor]) -> str:
+        """Why the update of a block can move nothing; empty if it can."""
+        try:
+            self._stepped(block_id, delta_of(block_id))
+        except BadMessage as error:
+            return str(error)
+        return ""
 
     @property
     def _blocks(self) -> dict[BlockId, Tensor]:

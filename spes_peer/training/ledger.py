@@ -38,7 +38,11 @@ class Ledger:
         self._layout = layout
         self._peer_id = peer_id
         sync = layout.manifest.sync
-        self._shared = SharedFeedback(sync.topk_residual_decay if sync.shared_offer_encoding == "topk" else 1.0)
+        offers, means = (
+            sync.topk_residual_decay if encoding == "topk" else 1.0
+            for encoding in (sync.shared_offer_encoding, sync.shared_update_encoding)
+        )
+        self._shared = SharedFeedback(offers, means)
         self._unanswered: dict[BlockId, bytes] = {}
         """Encoded offers of the round that is open."""
         self._lost: dict[tuple[BlockId, str], tuple[Tensor, float]] = {}

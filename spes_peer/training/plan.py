@@ -200,8 +200,8 @@ class _Sizes:
         """The residual, as fp32; offers as they travel; what was lost in reducing, of a swarm that is as small as it
         may be; and with overlap the shared parameters as they were offered."""
         sync, owned = self.run.sync, self.num_owned * self.num_per_expert
-        offers = Format(sync.shared_offer_encoding, sync.topk_kept).encoded_bytes(self.num_shared)
-        offers += Format(sync.expert_encoding, sync.topk_kept).encoded_bytes(owned)
+        offers = Format(sync.shared_offer_encoding, sync.shared_offer_kept).encoded_bytes(self.num_shared)
+        offers += Format(sync.expert_encoding, sync.expert_kept).encoded_bytes(owned)
         reduced = self.num_shared * min(sync.reducers_per_block, self.run.run.min_peers) // self.run.run.min_peers
         overlap = 4 * self.num_shared if sync.overlap_steps else 0
         return 4 * self.num_shared + offers + 4 * reduced + overlap

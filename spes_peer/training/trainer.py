@@ -193,13 +193,14 @@ class Trainer:
 
         An error leaves all as it was, but for `StateTorn`: the state is gone then, until another is loaded."""
         self._check_round(record.round - 1, f"apply record {record.round}")
-        updates = {update.block: update for update in record.updates}
+        updates = {self._block(update.block).id: update for update in record.updates}
         try:
             self._move(updates, record.merge_alpha)
         except StateTorn:
             self._state = None
             raise
         self.round = record.round
+        self._give_up(record)
         root = self._public.root()
         self._save(root)
         return RecordApplied(root, self._keep_blocks() if keep_snapshot else ())
@@ -209,9 +210,10 @@ class Trainer:
     def _prepare(self, work: TrainRound) -> Steps:
         """Own exactly the experts of the round's subsets; take up what an earlier process left; start from the public
         state, or with the steps that were made ahead."""
-        experts = tuple(expert for subset in sorted(work.subsets) for expert in self.manifest.experts_of(subset))
+        experts = self._experts_of(work.subsets)
         if experts != self._decoder.owned:
-            self._own(experts, len(work.subsets))
+            self._own(experts)
+            self._stepper.expect(self._machine.plan(self.manifest, len(work.subsets)).micro_batch)
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
@@ -246,7 +248,7 @@ class Trainer:
                 elif steps.skipped_in_a_row == _MOST_SKIPPED_IN_A_ROW:
                     break
 
-    def _own(self, experts: tuple[int, ...], num_subsets: int) -> None:
+    def _own(self, experts: tuple[int, ...]) -> None:
         """Experts taken up or given up get exactly the public values, which residents may hold rounded, or not at all
         where we were the owner."""
         before = set(self._decoder.owned)
@@ -255,7 +257,6 @@ class Trainer:
             self._decoder.load_group(expert, self._public.group(expert))
         for expert in set(experts) - before:
             self._decoder.load_master(expert, self._public.group(expert))
-        self._stepper.expect(self._machine.plan(self.manifest, num_subsets).micro_batch)
 
     def _check(self, steps: Steps, work: TrainRound) -> None:
         if steps.num_skipped:
@@ -300,12 +301,16 @@ class Trainer:
 
         ahead = self._ahead if self._ahead is not None and self._ahead.encoded is not None else None
         gained = ahead.gained(self._decoder.flatten_shared()) if ahead else None
-        displaced = self._public.apply(tuple(updates), delta_of, merge_alpha, self._decoder.owned)
+        result = self._public.apply(tuple(updates), delta_of, merge_alpha, self._decoder.owned)
+        for block_id, fault in result.bad.items():
+            peers = ", ".join(part.peer_id for part in updates[block_id].contributors)
+            logger.warning("left an update out block=%s by=%s reason=%s", block_id, peers, fault)
+        updates = {block_id: update for block_id, update in updates.items() if block_id not in result.bad}
         moved = {self._layout.by_id[block_id].expert for block_id in updates}
         if merge_alpha > 0:
             moved.update(range(self.manifest.model.num_experts))
         try:
-            self._settle(updates, moved, displaced, gained)
+            self._settle(updates, moved, result.displaced, gained)
             self._ahead = Ahead(ahead.round, None, ahead.steps) if ahead else None
         except Exception as error:
             raise StateTorn(f"a trainer half behind its public state must load it anew: {error}") from error
@@ -339,6 +344,16 @@ class Trainer:
                 for block in self._layout.expert_blocks(expert)
             ]
         )
+
+    def _give_up(self, record: Record) -> None:
+        """What the next round's roster does not leave to this peer is another's from now on."""
+        entry = record.entry_of(self._peer_id)
+        kept = self._experts_of(entry.subsets if entry is not None else ())
+        if not set(self._decoder.owned) <= set(kept):
+            self._own(tuple(expert for expert in self._decoder.owned if expert in kept))
+
+    def _experts_of(self, subsets: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(expert for subset in sorted(subsets) for expert in self.manifest.experts_of(subset))
 
     def _keep_blocks(self) -> tuple[BlockName, ...]:
         for block in self._layout.state_blocks:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from spes_peer.identity import PeerId
+from spes_peer.run.manifest import Training
 from spes_peer.run.offers import Offer, ReduceTask
-from spes_peer.run.records import BlockName, DataRange
+from spes_peer.run.records import BlockName, DataRange, Record, RosterEntry
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,21 @@ class TrainRound:
     carried_steps: int = 0
     carried_sequences_per_step: int = 0
 
+    @classmethod
+    def of(cls, record: Record, entry: RosterEntry, num_steps: int, stop_at: float) -> "TrainRound":
+        """What the round that `record` opened asks of the member with this place in it."""
+        return cls(
+            round=record.round,
+            first_step=record.step,
+            num_steps=num_steps,
+            subsets=entry.subsets,
+            ranges=entry.ranges,
+            sequences_per_step=entry.sequences_per_step,
+            stop_at=stop_at,
+            carried_steps=entry.carried_steps,
+            carried_sequences_per_step=entry.carried_sequences_per_step,
+        )
+
     def step_sizes(self) -> tuple[int, ...]:
         """Sequences of each step."""
         carried = min(self.carried_steps, self.num_steps)
@@ -78,6 +94,18 @@ class TrainAhead:
     ranges: tuple[DataRange, ...]
     sequences_per_step: int
     stop_at: float
+
+    @classmethod
+    def of(cls, record: Record, entry: RosterEntry, training: Training, num_ahead: int, stop_at: float) -> "TrainAhead":
+        """The first `num_ahead` steps of the round behind the one that `record` opened."""
+        return cls(
+            round=record.round,
+            first_step=record.step + training.steps_per_round_at(record.step),
+            num_steps=num_ahead,
+            ranges=entry.ahead,
+            sequences_per_step=entry.sequences_per_step,
+            stop_at=stop_at,
+        )
 
 
 @dataclass(frozen=True)
