@@ -27,7 +27,7 @@ from spes_peer.identity import Identity
 from spes_peer.run.chain import Chain, sign_genesis
 from spes_peer.run.manifest import Manifest, RunFile, SignedManifest, parse_run_file, sign_manifest, validated
 from spes_peer.run.presets import PRESETS
-from spes_peer.run.records import RECORD_VERSION, Record, Snapshot, state_root
+from spes_peer.run.records import Snapshot, first_record
 from spes_peer.wire import convert
 
 GENESIS_FILE = "genesis.spes"
@@ -103,28 +103,7 @@ def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, m
     run_module(make_genesis.module, str(folder), *make_genesis.arguments)
     genesis = convert.decode(Snapshot, (folder / GENESIS_FILE).read_bytes())
     (folder / GENESIS_FILE).unlink()  # record 0 says the same from here on
-    now = time.time()
-    record = Record(
-        version=RECORD_VERSION,
-        run_id=signed.run_id,
-        round=0,
-        previous_hash=b"",
-        state_root=state_root(genesis.blocks),
-        held_out_loss=-1.0,
-        train_loss=-1.0,
-        tokens=0,
-        step=0,
-        updates=(),
-        merge_alpha=0.0,
-        roster=(),
-        reducers=(),
-        candidates=(bootstrap.peer_id,),
-        next_position=0,
-        returned=(),
-        opened_at=now,
-        deadline_at=now,
-        genesis=genesis.blocks,
-    )
+    record = first_record(signed.run_id, genesis.blocks, (bootstrap.peer_id,), time.time())
     Chain(folder, manifest.organizers, signed.run_id).append(sign_genesis(record, organizer, signed.run_id))
     return signed
 

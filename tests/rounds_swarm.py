@@ -34,13 +34,12 @@ from spes_peer.run.chain import check_certificate, sign_genesis
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import (
-    RECORD_VERSION,
     BlockName,
     CertifiedRecord,
     Record,
     RosterEntry,
     SealedRecord,
-    state_root,
+    first_record,
 )
 from spes_peer.run.signed import Signer
 
@@ -57,27 +56,7 @@ def genesis(layout: Layout) -> Record:
     blocks = tuple(
         BlockName(block.id, invented("genesis", block.id), layout.state_bytes(block)) for block in layout.state_blocks
     )
-    return Record(
-        version=RECORD_VERSION,
-        run_id=RUN_ID,
-        round=0,
-        previous_hash=b"",
-        state_root=state_root(blocks),
-        held_out_loss=-1.0,
-        train_loss=-1.0,
-        tokens=0,
-        step=0,
-        updates=(),
-        merge_alpha=0.0,
-        roster=(),
-        reducers=(),
-        candidates=(BOOTSTRAP,),
-        next_position=0,
-        returned=(),
-        opened_at=0.0,
-        deadline_at=0.0,
-        genesis=blocks,
-    )
+    return first_record(RUN_ID, blocks, (BOOTSTRAP,), now=0.0)
 
 
 def contribution_of(entry: RosterEntry, record: Record, layout: Layout, root: str, steps: int) -> Contribution:

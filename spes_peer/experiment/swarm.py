@@ -26,14 +26,11 @@ from spes_peer.rounds.reducing import Reduction, dropped, reductions_of, reporte
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, validated
 from spes_peer.run.records import (
-    RECORD_VERSION,
     BlockId,
-    BlockName,
-    Record,
     RosterEntry,
     SealedRecord,
     Update,
-    state_root,
+    first_record,
 )
 from spes_peer.training.genesis import make_genesis
 from spes_peer.training.trainer import Trainer
@@ -190,7 +187,7 @@ def open_swarm(cell: Cell, corpus: Corpus) -> Swarm:
         trainers[peer_id] = _trainer(manifest, blobs, peer_id, cell.about.device)
         trainers[peer_id].load_state(LoadState(0, genesis))
     seats = tuple(Seat(peer, _INCARNATION, cell.arm.subsets_of(peers.index(peer))) for peer in sorted(peers))
-    first = _first_record(manifest, genesis)
+    first = first_record(hashlib.sha256(manifest.to_bytes()).digest(), genesis, (), _NOW).seal()
     swarm = Swarm(Layout(manifest), blobs, seats, trainers, first, data_blobs)
     swarm.apply((), untrained_findings(first.record))
     return swarm
@@ -211,27 +208,3 @@ def _trainer(manifest: Manifest, blobs: MemoryBlobs, peer_id: PeerId, device: st
         manifest.to_bytes(), "", "", device, _ONE_THREAD, peer_id, checkpointing="off", memory_bytes=memory_bytes
     )
     return Trainer(request, blobs=blobs)
-
-
-def _first_record(manifest: Manifest, genesis: tuple[BlockName, ...]) -> SealedRecord:
-    return Record(
-        version=RECORD_VERSION,
-        run_id=hashlib.sha256(manifest.to_bytes()).digest(),
-        round=0,
-        previous_hash=b"",
-        state_root=state_root(genesis),
-        held_out_loss=-1.0,
-        train_loss=-1.0,
-        tokens=0,
-        step=0,
-        updates=(),
-        merge_alpha=0.0,
-        roster=(),
-        reducers=(),
-        candidates=(),
-        next_position=0,
-        returned=(),
-        opened_at=_NOW,
-        deadline_at=_NOW,
-        genesis=genesis,
-    ).seal()

@@ -130,6 +130,31 @@ class Record:
         return tuple(entry.peer_id for entry in self.roster if subset in entry.subsets)
 
 
+def first_record(run_id: bytes, genesis: tuple[BlockName, ...], candidates: tuple[PeerId, ...], now: float) -> Record:
+    """Record 0: the genesis blocks, and nobody on the roster yet."""
+    return Record(
+        version=RECORD_VERSION,
+        run_id=run_id,
+        round=0,
+        previous_hash=b"",
+        state_root=state_root(genesis),
+        held_out_loss=-1.0,
+        train_loss=-1.0,
+        tokens=0,
+        step=0,
+        updates=(),
+        merge_alpha=0.0,
+        roster=(),
+        reducers=(),
+        candidates=candidates,
+        next_position=0,
+        returned=(),
+        opened_at=now,
+        deadline_at=now,
+        genesis=genesis,
+    )
+
+
 @dataclass(frozen=True)
 class SealedRecord:
     """A record with the bytes that were hashed and signed."""

@@ -15,7 +15,7 @@ from spes_peer.run.records import BlockId
 NUM_DONORS = 4
 _PIECE_VALUES = 1 << 17  # of all experts together: 3 MB at the peak, and within a cache
 # BLAS sums in another order on another machine, so the last digits of a similarity differ there. Rounded, experts that
-# are equally similar are so everywhere, and the tie goes by index.
+# are equally similar are so on all machines but one in a million, which repairs its state; the tie goes by index.
 _SIMILARITY_DECIMALS = 9
 
 Donors = Sequence[tuple[int, ...]]

@@ -82,7 +82,7 @@ class Ledger:
         loss, share = self._lost_in(update) or (None, 1.0)
         return feedback.master_after(master, displacement, own_offer, loss, share)
 
-    def forget_reduced(self) -> None:
+    def close(self) -> None:
         """The round is closed: means that no record took do not matter any more, nor do offers of experts that we gave
         up."""
         self._lost.clear()

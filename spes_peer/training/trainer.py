@@ -332,7 +332,7 @@ class Trainer:
                 self._decoder.load_master(expert, self._master_after(expert, updates, displaced))
             elif expert in moved:
                 self._decoder.load_group(expert, self._public.group(expert))
-        self._ledger.forget_reduced()
+        self._ledger.close()
 
     def _master_after(self, expert: int, updates: dict[BlockId, Update], displaced: dict[BlockId, Tensor]) -> Tensor:
         master = self._decoder.flatten_master(expert)
