@@ -3,6 +3,7 @@
 The folders answer one question each, and import only downwards:
 
     cli, demo         what a person types
+    bench, experiment what it costs, and what it learns: measured
     daemon            one peer of a run: composes everything below
     exchange          blobs and messages, and how they travel
     membership        who is here and who owns what

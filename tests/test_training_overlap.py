@@ -80,21 +80,42 @@ def test_a_peer_alone_learns_the_same_as_without_a_break(tmp_path: Path) -> None
         overlapping.swarm.apply(overlapping.swarm.updates(trained))
         plain.apply(plain.updates(plain.train()))
     mine, theirs = overlapping.swarm.held_out_loss(), plain.held_out_loss()
-    assert mine == pytest.approx(theirs, rel=1e-4)
+    assert mine == pytest.approx(theirs, rel=1e-3)  # sums in another order
     assert mine < 4.5
 
 
-def test_shared_parameters_become_the_public_ones_plus_what_they_gained_since_the_encode(tmp_path: Path) -> None:
-    overlapping = Overlapping(tmp_path, (0,), (1,))
+@pytest.mark.parametrize("keep", [0.0, 0.5])
+def test_shared_parameters_keep_what_they_gained_since_the_encode(tmp_path: Path, keep: float) -> None:
+    overlapping = Overlapping(tmp_path, (0,), (1,), overlap_keep=keep)
     trained, trainer = overlapping.train(), overlapping[0]
     encoded = shared(trainer)
     overlapping.train_ahead(PEERS[0])
     gained = shared(trainer) - encoded
     assert gained.norm() > 0
     overlapping.swarm.apply(overlapping.swarm.updates(trained))
-    assert torch.equal(shared(trainer), trainer._public.group(None) + gained)
+    public = trainer._public.group(None)
+    assert torch.equal(shared(trainer), public + (encoded - public) * keep + gained)
     other = overlapping[1]  # trained nothing ahead
     assert torch.equal(shared(other), other._public.group(None))
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5])
+def test_all_progress_is_offered_once(tmp_path: Path, keep: float) -> None:
+    """What a peer keeps of its own lead is no progress: it has been offered."""
+    overlapping = Overlapping(tmp_path, (0,), (1,), overlap_keep=keep, **FP32)
+    trained, trainer = overlapping.train(), overlapping[0]
+    encoded = shared(trainer)
+    overlapping.train_ahead(PEERS[0])
+    gained = shared(trainer) - encoded
+    overlapping.swarm.apply(overlapping.swarm.updates(trained))
+    begun = shared(trainer)
+    second = trainer.train_round(overlapping.work(PEERS[0]))
+    progress = gained + shared(trainer) - begun
+    offers = {offer.block: offer for offer in second.offers}
+    for block in trainer._layout.shared_blocks:
+        content = overlapping.swarm.blobs.read(offers[block.id].blob)
+        values = decode(trainer._layout.offer_format(block), content, block.num_elements)
+        torch.testing.assert_close(values, progress[block.start : block.end], rtol=0, atol=1e-6)
 
 
 def test_a_master_keeps_what_was_trained_ahead_and_offers_it_with_the_next_round(tmp_path: Path) -> None:
@@ -123,7 +144,8 @@ def test_an_unused_offer_is_owed_and_what_was_trained_ahead_stays(tmp_path: Path
     overlapping.train_ahead(PEERS[0])
     gained = shared(trainer) - encoded
     overlapping.swarm.apply(overlapping.swarm.updates(trained, left_out={PEERS[0]}))
-    assert torch.equal(shared(trainer), trainer._public.group(None) + gained)
+    public_new = trainer._public.group(None)
+    assert torch.equal(shared(trainer), public_new + (encoded - public_new) * 0.5 + gained)
     residuals = trainer._ledger.residuals()
     owed = torch.cat([residuals[block.id] for block in trainer._layout.shared_blocks])
     torch.testing.assert_close(owed, encoded - public, rtol=0, atol=1e-7)

@@ -23,6 +23,7 @@ PEERS = tuple(sorted(Identity.from_seed(bytes([seed]) * 32).peer_id for seed in 
 FOR_EVER = 1e12
 STEPS = 10
 SEQUENCES_PER_STEP = 8
+BF16 = dict.fromkeys(("shared_offer_encoding", "shared_update_encoding", "expert_encoding"), "bf16")
 
 
 @cache
@@ -37,7 +38,7 @@ def small_manifest(blobs: BlobStore, model: dict[str, Any] | None = None, **sync
     raw["model"] |= {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "num_experts": 4}
     raw["model"] |= {"expert_hidden": 32, "sequence_length": 32, **(model or {})}
     raw["training"] |= {"num_subsets": 2, "steps_per_round": STEPS, "lr": 1e-2, "warmup_steps": 5}
-    raw["sync"] |= {"block_elements": 4096, "merge_interval_steps": STEPS, **sync}
+    raw["sync"] |= {"block_elements": 4096, "merge_interval_steps": STEPS, **BF16, **sync}
     data = make_shards(corpus(), blobs, Model.model_validate(raw["model"]), held_out_tokens=2048)
     return Manifest.model_validate({**raw, "data": data.model_dump(), "organizers": [PEERS[0]]})
 

@@ -144,6 +144,8 @@ class Sync(Section):
     """Of `nesterov`; part of the public state."""
     overlap_steps: int = Field(default=0, ge=0)
     """Steps that a peer trains on while a round's exchange runs; 0 waits for it (SPES)."""
+    overlap_keep: float = Field(default=0.5, ge=0, lt=1)
+    """Part of what it was ahead of the others that a peer keeps in its own shared parameters when it has trained on."""
     reducers_per_block: int = Field(default=2, ge=1, le=8)
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
     """α0 of SPES §1.4; 0 never merges."""

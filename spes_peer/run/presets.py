@@ -10,9 +10,9 @@ def _sync(block_elements: str, merge_alpha: str) -> str:
 [sync]
 block_elements = {block_elements}
 expert_dtype = "bf16"          # the public state; owners keep fp32 masters, so that nothing is lost
-shared_offer_encoding = "bf16"
-shared_update_encoding = "bf16"
-expert_encoding = "bf16"
+shared_offer_encoding = "int4" # fp32, bf16, int8, int4 or topk: docs/RESULTS.md compares them
+shared_update_encoding = "int4"
+expert_encoding = "topk"       # 64 of each 4096 values a round; what waits is not lost, and owners train on with it
 reducers_per_block = 2
 merge_alpha = {merge_alpha}             # α0: between 0.01 and 0.1 in the paper's launch scripts
 merge_interval_steps = 300     # T_i
@@ -73,10 +73,10 @@ final_phase_fraction = 0     # the last 30 % of tokens in smaller batches is for
 
 [sync]
 block_elements = 65536       # at least four shared blocks, so that several peers reduce
-shared_offer_encoding = "bf16"
-shared_update_encoding = "bf16"
-expert_encoding = "bf16"
-expert_kept = 64             # of each 4096 values, where the encoding is "topk"
+shared_offer_encoding = "int4" # fp32, bf16, int8, int4 or topk: docs/RESULTS.md compares them
+shared_update_encoding = "int4"
+expert_encoding = "int4"
+expert_kept = 64             # of each 4096 values, were the encoding topk
 reducers_per_block = 2
 merge_alpha = 0.05           # expert merging in the warm-up
 merge_interval_steps = 40

@@ -1,12 +1,20 @@
 """The steps of a round, and those of them that were made before its record came (DESIGN.md, "A round": overlap).
 
-With `overlap_steps` a peer offers what it trained in round r and trains on, on sequences of round r + 1, while the
-exchange runs. When record r + 1 comes, its shared parameters become public_new + what they gained since the encode;
-its experts go on in their masters. The steps count in round r + 1, and what they brought is offered then.
+With `overlap_steps` a peer encodes what it trained in round r and trains on, on sequences of round r + 1, while the
+exchange runs. When record r + 1 comes, its shared parameters become
 
-Only the record that follows keeps them. When another one comes first, or the round is trained a second time, the gain
-of the shared parameters is dropped and the round begins at the public state: its sequences go back to the pool, or are
-trained again.
+    base + what they gained since the encode,    base = public_new + overlap_keep · (encoded − public_new)
+
+and the next offer is counted from the base, so that all progress is offered once. Its experts go on in their masters.
+
+Why keep a part: what was gained since the encode also undoes what this peer's own sequences had done before it, and
+that is gone when the others' average takes its place. With `overlap_keep` = 0 the undoing alone remains, as noise that
+swings from round to round; with all of it kept, peers would drift apart. A half bounds both, as in Streaming DiLoCo
+(arXiv 2501.18512), whose mix of local and global parameters this is.
+
+Only the record that follows keeps the steps. When another one comes first, or the round is trained a second time, the
+gain of the shared parameters is dropped and the round begins at the public state: its sequences go back to the pool, or
+are trained again.
 """
 
 import dataclasses
@@ -70,10 +78,22 @@ class Ahead:
     """The steps of `round` that were made so far, before its record came."""
 
     round: int
-    encoded: Tensor | None
-    """The flattened shared parameters when the round before was encoded; None once its record has been applied."""
+    encoded: Tensor
+    """The flattened shared parameters when the round before was encoded."""
     steps: Steps = dataclasses.field(default_factory=Steps)
 
-    def gained(self, shared: Tensor) -> Tensor | None:
-        """What the flattened shared parameters gained since the encode; None where nothing was trained."""
-        return None if self.encoded is None or not self.steps.num_steps else shared - self.encoded
+    def gained(self, shared: Tensor) -> Tensor:
+        """What the flattened shared parameters gained since the encode."""
+        return shared - self.encoded
+
+    def base(self, public: Tensor, keep: float) -> Tensor:
+        """See the module."""
+        return public + (self.encoded - public) * keep
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Steps of `round`, which is open now, that were made before its record came."""
+
+    round: int
+    steps: Steps

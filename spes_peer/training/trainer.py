@@ -29,7 +29,7 @@ from spes_peer.sync.encoding import decode, encode
 from spes_peer.sync.reduce import reduce_offers
 from spes_peer.sync.state import PublicState
 from spes_peer.training import checkpoint
-from spes_peer.training.ahead import Ahead, Steps
+from spes_peer.training.ahead import Ahead, Begun, Steps
 from spes_peer.training.checkpoint import Checkpoint
 from spes_peer.training.feeding import one_ahead
 from spes_peer.training.ledger import Ledger
@@ -95,6 +95,9 @@ class Trainer:
         self._ledger = Ledger(self._layout, self._peer_id)
         self._state: PublicState | None = None
         self._ahead: Ahead | None = None
+        self._begun: Begun | None = None
+        self._base: Tensor | None = None
+        """From where the next offer of shared parameters is counted; None for the public ones."""
         self._checkpoint_path: Path | None = None
         self._to_resume: Checkpoint | None = None
         if request.state_folder:
@@ -119,7 +122,7 @@ class Trainer:
         self._state = PublicState.from_blocks(self._layout, read)
         self.round = request.round
         self._ledger = Ledger(self._layout, self._peer_id)
-        self._ahead = None
+        self._ahead = self._begun = self._base = None
         self._optimizer.own(())
         for expert in (None, *range(self.manifest.model.num_experts)):
             self._decoder.load_group(expert, self._public.group(expert))
@@ -217,11 +220,12 @@ class Trainer:
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.round == work.round:
-            return ahead.steps
+        self._ahead = None
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.round == work.round:
+            return begun.steps
         # Should this round have been trained before, without a record behind it: what it offered then is offered again.
-        self._settle({}, (), {}, gained=None)
+        self._settle({}, (), {})
         return Steps()
 
     def _make_steps(
@@ -275,7 +279,10 @@ class Trainer:
         offers = []
         for block in self._layout.blocks_offered_by(subsets):
             values = ours[block.expert][block.start : block.end]
-            content, norm = self._ledger.offer(self.round, block, values, self._public.block(block))
+            base = self._public.block(block)
+            if block.expert is None and self._base is not None:
+                base = self._base[block.start : block.end]
+            content, norm = self._ledger.offer(self.round, block, values, base)
             if not math.isfinite(norm):
                 raise SpesError(f"what was trained of {block.id} is not finite: nothing is offered")
             blob = self._blobs.put(content)
@@ -299,8 +306,6 @@ class Trainer:
         def delta_of(block_id: BlockId) -> Tensor:
             return self._delta(updates[block_id])
 
-        ahead = self._ahead if self._ahead is not None and self._ahead.encoded is not None else None
-        gained = ahead.gained(self._decoder.flatten_shared()) if ahead else None
         result = self._public.apply(tuple(updates), delta_of, merge_alpha, self._decoder.owned)
         for block_id, fault in result.bad.items():
             peers = ", ".join(part.peer_id for part in updates[block_id].contributors)
@@ -310,8 +315,9 @@ class Trainer:
         if merge_alpha > 0:
             moved.update(range(self.manifest.model.num_experts))
         try:
-            self._settle(updates, moved, result.displaced, gained)
-            self._ahead = Ahead(ahead.round, None, ahead.steps) if ahead else None
+            ahead, self._ahead = self._ahead, None
+            self._settle(updates, moved, result.displaced, ahead)
+            self._begun = Begun(ahead.round, ahead.steps) if ahead else None
         except Exception as error:
             raise StateTorn(f"a trainer half behind its public state must load it anew: {error}") from error
 
@@ -320,13 +326,17 @@ class Trainer:
         updates: dict[BlockId, Update],
         moved: Collection[int | None],
         displaced: dict[BlockId, Tensor],
-        gained: Tensor | None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Bring ledger, masters and decoder behind a public state of which the experts in `moved` have just moved, and
-        those owned by `displaced`; of the shared parameters what they `gained` since the encode is kept."""
+        those owned by `displaced`. Shared parameters keep what they gained `ahead` of it."""
         self._ledger.close_shared(updates)
-        public = self._public.group(None)
-        self._decoder.load_group(None, public if gained is None else public + gained)
+        public, self._base = self._public.group(None), None
+        if ahead is not None and ahead.steps.num_steps:
+            gained = ahead.gained(self._decoder.flatten_shared())
+            self._base = ahead.base(public, self.manifest.sync.overlap_keep)
+            public = self._base + gained
+        self._decoder.load_group(None, public)
         for expert in range(self.manifest.model.num_experts):
             if expert in self._decoder.owned:
                 self._decoder.load_master(expert, self._master_after(expert, updates, displaced))
@@ -386,8 +396,9 @@ class Trainer:
         moments = {f"moments/{name}": values for name, values in self._optimizer.moments().items()}
         rng = {"rng": torch.get_rng_state()}
         ahead = {}
-        if self._ahead is not None:
-            ahead = {"ahead/shared": self._decoder.flatten_shared(), "ahead/steps": self._ahead.steps.to_tensor()}
+        if self._begun is not None and self._base is not None:
+            ahead = {"ahead/shared": self._decoder.flatten_shared(), "ahead/base": self._base}
+            ahead["ahead/steps"] = self._begun.steps.to_tensor()
         content = Checkpoint(self.round, root, {**masters, **residuals, **moments, **rng, **ahead})
         try:
             checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
@@ -407,7 +418,8 @@ class Trainer:
             torch.set_rng_state(saved.tensors["rng"])
             if "ahead/shared" in saved.tensors:
                 self._decoder.load_group(None, saved.tensors["ahead/shared"])
-                self._ahead = Ahead(self.round, None, Steps.from_tensor(saved.tensors["ahead/steps"]))
+                self._base = saved.tensors["ahead/base"]
+                self._begun = Begun(self.round, Steps.from_tensor(saved.tensors["ahead/steps"]))
         except (KeyError, ValueError, RuntimeError) as error:
             raise BadConfiguration(f"the checkpoint {self._checkpoint_path} does not fit the run: {error}") from None
 
