@@ -102,7 +102,7 @@ def test_only_training_sequences_are_masked(tmp_path: Path) -> None:
     organizer = Identity.from_seed(b"1" * 32).peer_id
     manifest = Manifest.model_validate({**run_file.model_dump(), "data": data.model_dump(), "organizers": [organizer]})
     sampler = Sampler(manifest, blobs)
-    (trained,) = sampler.training([DataRange(0, 3)], 3)
+    (trained,) = sampler.training([DataRange(0, 3)], [3])
     assert trained.num_tokens == 3 * length
     assert (trained.targets_BT == IGNORED_TARGET).all()
     (held_out,) = sampler.held_out(0, 1, 9)

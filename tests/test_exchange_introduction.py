@@ -15,7 +15,7 @@ from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Introduction, describe
 from spes_peer.identity import Identity, TlsIdentity
-from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest, sign_manifest
 
 SOMEBODY = Identity.from_seed(b"\5" * 32).peer_id
 
@@ -100,7 +100,7 @@ async def test_a_port_of_something_else() -> None:
 
 
 async def test_a_run_with_a_newer_protocol(node: Node, signed_manifest: SignedManifest) -> None:
-    node.describe_run(signed_manifest, protocol=2)
+    node.describe_run(signed_manifest, protocol=PROTOCOL_VERSION + 1)
     with pytest.raises(TooOld, match="pip install --upgrade spes-peer"):
         await asked(address_of(node))
 

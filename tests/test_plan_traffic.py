@@ -240,7 +240,7 @@ def test_a_volunteer_reads_what_a_round_costs_the_line(capsys: pytest.CaptureFix
     assert rows["sends"] == rows["receives"] == amount(plan.sent_bytes)
     assert rows["its own offers"] == amount(plan.offered_bytes)
     assert rows["all updates"] == amount(plan.applied_bytes)
-    assert "2.0× as much" in out
+    assert "24× as much" in out
     assert f"20 Mb/s up and 100 Mb/s down, the exchange takes {duration(8 * plan.sent_bytes / 20e6)}" in out
     assert f"trains {1800 / (1800 + 8 * plan.sent_bytes / 20e6):.1%} of the time" in out
 

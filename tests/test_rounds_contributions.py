@@ -79,7 +79,10 @@ def test_a_norm_that_no_values_have_is_refused(honest: Contribution, layout: Lay
 
 def test_an_offer_of_another_size_is_refused(honest: Contribution, layout: Layout) -> None:
     offers = (replaced(honest.offers[0], size_bytes=7), *honest.offers[1:])
-    assert fault(replaced(honest, offers=offers), layout) == "its offer of shared/0000 has 7 bytes instead of 131072"
+    assert (
+        fault(replaced(honest, offers=offers), layout)
+        == f"its offer of shared/0000 has 7 bytes instead of {honest.offers[0].size_bytes}"
+    )
 
 
 def test_clip_factors_bring_large_norms_to_the_median_and_leave_small_ones() -> None:

@@ -287,6 +287,7 @@ class Trainer:
                 raise SpesError(f"what was trained of {block.id} is not finite: nothing is offered")
             blob = self._blobs.put(content)
             offers.append(Offer(block.id, blob.name, blob.size_bytes, norm))
+        self._base = None
         if self.manifest.sync.overlap_steps:
             self._ahead = Ahead(self.round + 1, ours[None])
         return tuple(offers)
