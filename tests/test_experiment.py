@@ -142,6 +142,15 @@ def test_a_result_is_known_by_all_that_decides_it() -> None:
 # ---- text ----
 
 
+def test_a_table_without_a_blank_line_is_cut_at_its_lines(tmp_path: Path) -> None:
+    table = "".join(f"{number} = {number * number}\n" for number in range(20_000))
+    (tmp_path / "table.txt").write_text(table)
+    documents = read_texts((str(tmp_path / "table.txt"),), 1 << 20).documents
+    assert len(documents) > 10
+    assert max(len(document) for document in documents) < 20_000
+    assert sorted("".join(documents).splitlines()) == sorted(table.splitlines())
+
+
 def test_a_book_in_one_file_is_cut_so_that_a_part_is_held_out(tmp_path: Path) -> None:
     paragraph = "All the world's a stage, and all the men and women merely players.\n" * 20
     (tmp_path / "book.txt").write_text("\n\n".join(f"{number} {paragraph}" for number in range(40)))

@@ -18,7 +18,7 @@ from pydantic import Field
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import Model, Section, Sync, Training, validated
 
-CELL_VERSION = 1  # of what a cell's result says and means; another one is run anew
+CELL_VERSION = 2  # of what a cell's result says and means; another one is run anew
 
 Mode = Literal["spes", "diloco", "fedavg", "centralized"]
 _LONGEST_NAME = 64

@@ -14,7 +14,7 @@ from spes_peer.errors import BadConfiguration
 STANDARD_LIBRARY = "standard-library"
 _ORDER_SEED = 0
 _DOCUMENT_CHARACTERS = 8192
-_BLANK_LINES = re.compile(r"(?:\n[ \t]*){2,}")
+_LINE_ENDS = re.compile(r"\n(?:[ \t]*\n)*")
 
 
 def read_texts(sources: tuple[str, ...], max_bytes: int) -> Corpus:
@@ -45,13 +45,14 @@ def _whole(source: str, max_bytes: int) -> Corpus:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Pieces that end at blank lines and have at least `_DOCUMENT_CHARACTERS`: a book is not one document, or all of
-    it were held out, and the text would change its kind in the middle of a run."""
+    """Pieces of at least `_DOCUMENT_CHARACTERS` that end at blank lines, or at a line's end where those are rare: a book
+    is not one document, or all of it were held out, and the text would change its kind in the middle of a run."""
     start = 0
-    for gap in _BLANK_LINES.finditer(text):
-        if gap.end() - start >= _DOCUMENT_CHARACTERS:
-            yield text[start : gap.end()]
-            start = gap.end()
+    for end in _LINE_ENDS.finditer(text):
+        is_blank_line = end[0].count("\n") > 1
+        if end.end() - start >= _DOCUMENT_CHARACTERS * (1 if is_blank_line else 2):
+            yield text[start : end.end()]
+            start = end.end()
     if text[start:].strip():
         yield text[start:]
 
