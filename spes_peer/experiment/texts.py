@@ -45,8 +45,8 @@ def _whole(source: str, max_bytes: int) -> Corpus:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Pieces of at least `_DOCUMENT_CHARACTERS` that end at blank lines, or at a line's end where those are rare: a book
-    is not one document, or all of it were held out, and the text would change its kind in the middle of a run."""
+    """Pieces of at least `_DOCUMENT_CHARACTERS` that end at blank lines, or at a line's end where those are rare: a
+    book is not one document, or all of it were held out, and the text would change its kind in the middle of a run."""
     start = 0
     for end in _LINE_ENDS.finditer(text):
         is_blank_line = end[0].count("\n") > 1
