@@ -29,7 +29,7 @@ def draw_curves(folder: Path, name: str, results: tuple[CellResult, ...]) -> Non
             "no curves are drawn without matplotlib; install it with: pip install 'spes-peer[experiment]'"
         ) from None
     for file_name, (label, cost) in _AXES.items():
-        figure = Figure(figsize=(8, 5), layout="constrained")
+        figure = Figure(figsize=(10, 5), layout="constrained")
         axes = figure.subplots()
         for index, (arm, cells) in enumerate(by_arm(results)):
             _draw(axes, arm, cells, cost, f"C{index}", _STYLES[index // _NUM_COLORS % len(_STYLES)])
@@ -39,7 +39,7 @@ def draw_curves(folder: Path, name: str, results: tuple[CellResult, ...]) -> Non
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.set_xscale("log" if file_name == "loss-bytes.png" else "linear")
-            axes.legend()
+            figure.legend(loc="outside right upper", fontsize="small")  # many arms would cover the curves
         figure.savefig(folder / file_name, dpi=120)
 
 
