@@ -37,6 +37,7 @@ from spes_peer.run.signed import Signed, Signer
 logger = logging.getLogger(__name__)
 
 OnAttend = Callable[[PeerId, AsyncIterator[Signed], Callable[[Signed], None]], Awaitable[None]]
+_Closing = Callable[[], Awaitable[None]]
 
 
 def usable_name(name: str) -> str:
@@ -125,17 +126,19 @@ class Node:
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)
-            # hivemind and py-libp2p take seconds to import: both at once
+            # hivemind and py-libp2p take seconds to import, and may take seconds to end: both at once
+            closings: list[_Closing] = []
+            stack.push_async_callback(_close_at_once, closings)
             try:
                 async with asyncio.TaskGroup() as starting:
-                    libp2p = starting.create_task(self._start_libp2p(known, stack))
-                    directory = starting.create_task(self._start_directory(known, stack))
+                    libp2p = starting.create_task(self._start_libp2p(known, closings))
+                    directory = starting.create_task(self._start_directory(known, closings))
             except* SpesError as failures:
                 raise first_in(failures) from None
             self.libp2p, self.directory = libp2p.result(), directory.result()
             yield
 
-    async def _start_libp2p(self, known: Sequence[PeerEntry], stack: contextlib.AsyncExitStack) -> Libp2pNode:
+    async def _start_libp2p(self, known: Sequence[PeerEntry], closings: list[_Closing]) -> Libp2pNode:
         relays = [address for entry in known if entry.role == Role.BOOTSTRAP for address in entry.libp2p_addresses]
         node = await Libp2pNode.start(
             identity=self.identity,
@@ -147,10 +150,10 @@ class Node:
             folder=self.folder.path,
             on_addresses=lambda _addresses: self.announce_soon.set(),
         )
-        stack.push_async_callback(node.close)
+        closings.append(node.close)
         return node
 
-    async def _start_directory(self, known: Sequence[PeerEntry], stack: contextlib.AsyncExitStack) -> Directory:
+    async def _start_directory(self, known: Sequence[PeerEntry], closings: list[_Closing]) -> Directory:
         directory = await Directory.start(
             identity=self.identity,
             run_id=self.signed_manifest.run_id,
@@ -160,7 +163,7 @@ class Node:
             timing=self.manifest.timing,
             folder=self.folder.path,
         )
-        stack.push_async_callback(directory.close)
+        closings.append(directory.close)
         return directory
 
     async def _open_tunnel(self, peer_id: PeerId, addresses: Sequence[str]) -> Path:
@@ -276,3 +279,8 @@ def _is_ip(host: str) -> bool:
         socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
         return True
     return False
+
+
+async def _close_at_once(closings: list[_Closing]) -> None:
+    """All of them, whatever one of them raises."""
+    await asyncio.gather(*(close() for close in closings))
