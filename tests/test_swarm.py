@@ -78,7 +78,12 @@ class Place:
     def start(self, *arguments: str, log: str, module: str = "spes_peer") -> "subprocess.Popen[bytes]":
         with (self.path / log).open("wb") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *arguments], stdout=file, stderr=file, env=self.environment
+                [sys.executable, "-m", module, *arguments],
+                stdout=file,
+                stderr=file,
+                env=self.environment,
+                # also where the tests run under nohup, which daemons heed
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
