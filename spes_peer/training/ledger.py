@@ -48,7 +48,7 @@ class Ledger:
         self._lost: dict[tuple[BlockId, str], tuple[Tensor, float]] = {}
         """As a reducer: what encoding a mean lost, and our share of its tokens, by block and blob."""
 
-    def offer(self, round: int, block: Block, ours: Tensor, public: Tensor) -> tuple[bytes, float]:
+    def offer(self, block: Block, ours: Tensor, public: Tensor) -> tuple[bytes, float]:
         """The encoded offer for a block of which we hold `ours`, and the norm that others will find in it."""
         is_shared = block.expert is None
         values = self._shared.offer(block.id, ours - public) if is_shared else expert_offer(ours, public)
@@ -72,10 +72,8 @@ class Ledger:
             if lost := self._lost_in(update):
                 self._shared.reduce_loss(block.id, *lost)
 
-    def master_after(
-        self, round: int, block: Block, master: Tensor, displacement: Tensor | None, update: Update | None
-    ) -> Tensor:
-        """Our master of an expert's block after the record that closes `round`, and displaces the block so."""
+    def master_after(self, block: Block, master: Tensor, displacement: Tensor | None, update: Update | None) -> Tensor:
+        """Our master of an expert's block after the record that closes the round, and displaces the block so."""
         content = self._unanswered.pop(block.id, None)
         is_used = content is not None and self._is_in(update)
         own_offer = self._decoded(block, content) if content is not None and is_used else None

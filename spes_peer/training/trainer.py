@@ -10,8 +10,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
-from itertools import repeat
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -155,7 +154,7 @@ class Trainer:
         had a number that is not finite that the model must have diverged: then nothing is offered."""
         self._check_round(work.round, f"train round {work.round}")
         steps = self._prepare(work)
-        self._make_steps(steps, work, work.step_sizes(), on_step, between_steps)
+        self._make_steps(steps, work, on_step, between_steps)
         self._check(steps, work)
         offers = self._offers(work.subsets)
         return RoundTrained(offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second)
@@ -173,7 +172,7 @@ class Trainer:
         if self._ahead is None or self._ahead.round != work.round + 1:
             raise SpesError(f"asked to train ahead before round {work.round} is offered")
         steps = self._ahead.steps
-        self._make_steps(steps, work, repeat(work.sequences_per_step, work.num_steps), on_step, between_steps)
+        self._make_steps(steps, work, on_step, between_steps)
         return AheadTrained(steps.num_steps)
 
     def reduce_block(self, task: ReduceTask) -> BlockReduced:
@@ -232,12 +231,11 @@ class Trainer:
         self,
         steps: Steps,
         work: TrainRound | TrainAhead,
-        sizes: Iterable[int],
         on_step: Callable[[int, float, float], None],
         between_steps: Callable[[], bool],
     ) -> None:
-        """Make the steps of `work`, of `sizes` sequences, that are not in `steps` yet, and count them there."""
-        batches = self._sampler.training(work.ranges, sizes, steps.num_tried)
+        """Make the steps of `work` that are not in `steps` yet, and count them there."""
+        batches = self._sampler.training(work.ranges, work.step_sizes(), steps.num_tried)
         with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
             for batch in coming:
                 is_done = steps.num_tried == work.num_steps
@@ -282,7 +280,7 @@ class Trainer:
             base = self._public.block(block)
             if block.expert is None and self._base is not None:
                 base = self._base[block.start : block.end]
-            content, norm = self._ledger.offer(self.round, block, values, base)
+            content, norm = self._ledger.offer(block, values, base)
             if not math.isfinite(norm):
                 raise SpesError(f"what was trained of {block.id} is not finite: nothing is offered")
             blob = self._blobs.put(content)
@@ -350,7 +348,7 @@ class Trainer:
         return torch.cat(
             [
                 self._ledger.master_after(
-                    self.round, block, master[block.start : block.end], displaced.get(block.id), updates.get(block.id)
+                    block, master[block.start : block.end], displaced.get(block.id), updates.get(block.id)
                 )
                 for block in self._layout.expert_blocks(expert)
             ]

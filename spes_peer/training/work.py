@@ -107,6 +107,10 @@ class TrainAhead:
             stop_at=stop_at,
         )
 
+    def step_sizes(self) -> tuple[int, ...]:
+        """Sequences of each step."""
+        return (self.sequences_per_step,) * self.num_steps
+
 
 @dataclass(frozen=True)
 class AheadTrained:
