@@ -6,10 +6,11 @@ piece can be verified, and served on, before the rest has arrived. On disk a blo
     <folder>/ab/abcdef….data      the bytes
     <folder>/ab/abcdef….pieces    the digests of its pieces, 32 bytes each
 
-written whole, pieces first: a data file that exists is complete. The store trusts its own disk; what comes
-from a peer is verified in `exchange` before it gets here.
+written whole, pieces first: a data file that exists is complete. What comes from a peer is verified in `exchange`
+before it gets here. Reads trust the disk; who must be sure of it asks `is_sound` first.
 """
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import NewType
 
 from spes_peer.errors import BadMessage, BlobMissing
-from spes_peer.files import replacing, write_whole
+from spes_peer.files import our_disk, replacing, write_whole
 
 PIECE_BYTES = 1 << 20
 DIGEST_BYTES = 32
@@ -56,11 +57,14 @@ def num_pieces_of(size_bytes: int) -> int:
 
 
 class BlobStore:
-    """Blobs in one folder. Safe for several processes: a blob is only ever added whole or removed."""
+    """Blobs in one folder. Safe for several processes: a blob is only ever added whole or removed.
+
+    Every method may raise `DiskTrouble`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        with our_disk(folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
         return self.folder / check_name(name)[:2] / f"{name}.data"
@@ -77,7 +81,8 @@ class BlobStore:
         name = name_of(digests)
         if not self.has(name):
             path = self.path(name)
-            path.parent.mkdir(exist_ok=True)
+            with our_disk(self.folder):
+                path.parent.mkdir(exist_ok=True)
             write_whole(self.pieces_path(name), b"".join(digests))
             with replacing(path) as file:
                 file.write(content)
@@ -86,52 +91,62 @@ class BlobStore:
     def adopt(self, name: str, data: Path, digests: bytes) -> None:
         """Take over a file, complete and verified and on the same disk, as the blob `name`."""
         path = self.path(name)
-        path.parent.mkdir(exist_ok=True)
-        write_whole(self.pieces_path(name), digests)
-        with data.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(data, path)
+        with our_disk(self.folder):
+            path.parent.mkdir(exist_ok=True)
+            write_whole(self.pieces_path(name), digests)
+            with data.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(data, path)
 
     def size_bytes(self, name: str) -> int:
-        try:
+        with self._reading(name):
             return self.path(name).stat().st_size
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {name} is not here") from None
 
     def read(self, name: str) -> bytes:
         """The whole blob; `BlobMissing` if it is not here."""
-        try:
+        with self._reading(name):
             return self.path(name).read_bytes()
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {name} is not here") from None
 
     def map(self, name: str) -> mmap.mmap:
         """The blob mapped read-only: for shards that are larger than what one wants in memory."""
-        try:
-            with self.path(name).open("rb") as file:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {name} is not here") from None
+        with self._reading(name), self.path(name).open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def digests(self, name: str) -> bytes:
         """The concatenated digests of the blob's pieces, whose sha256 is the name."""
-        try:
+        with self._reading(name):
             return self.pieces_path(name).read_bytes()
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {name} is not here") from None
 
     def read_piece(self, name: str, index: int) -> bytes:
-        try:
-            with self.path(name).open("rb") as file:
-                file.seek(index * PIECE_BYTES)
-                return file.read(PIECE_BYTES)
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {name} is not here") from None
+        with self._reading(name), self.path(name).open("rb") as file:
+            file.seek(index * PIECE_BYTES)
+            return file.read(PIECE_BYTES)
+
+    def is_sound(self, name: str) -> bool:
+        """Whether the bytes on disk are still those of the name. Reads all of them; `BlobMissing` if it is not here."""
+        digests, size_bytes = self.digests(name), self.size_bytes(name)
+        if name_of([digests]) != name or len(digests) != num_pieces_of(size_bytes) * DIGEST_BYTES:
+            return False
+        starts = range(0, len(digests), DIGEST_BYTES)
+        pieces = (self.read_piece(name, index) for index in range(len(starts)))
+        return all(
+            hashlib.sha256(piece).digest() == digests[start : start + DIGEST_BYTES]
+            for start, piece in zip(starts, pieces, strict=True)
+        )
 
     def remove(self, name: str) -> None:
         """Forget a blob; an open transfer of it goes on from its open file."""
-        self.path(name).unlink(missing_ok=True)
-        self.pieces_path(name).unlink(missing_ok=True)
+        with our_disk(self.folder):
+            self.path(name).unlink(missing_ok=True)
+            self.pieces_path(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            with our_disk(self.folder):
+                yield
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {name} is not here") from None
 
     def names(self) -> Iterator[BlobName]:
         for path in self.folder.glob("??/*.data"):

@@ -13,8 +13,12 @@
     │   └── Unreachable          no transport reaches the peer, or it makes no progress
     ├── BlobMissing          a blob that nobody here has
     ├── StateTorn            the public state stopped half-way through a record, and must be loaded anew
+    ├── DiskTrouble          our disk is full, read-only or failing; an OSError too
     └── ChildFailed          one of our own processes answered with an error, or died
-        └── ChildStalled         … or does not answer at all
+        ├── ChildStalled         … or does not answer at all
+        ├── ChildDied            … or ended before it answered
+        ├── ChildOutOfMemory     … or had not enough memory for it, and ends
+        └── ChildDiskTrouble     … or cannot write; a DiskTrouble too
 
 Foreign errors become one of these in the adapter that met them.
 """
@@ -80,9 +84,28 @@ class StateTorn(SpesError):
     pass
 
 
+class DiskTrouble(SpesError, OSError):
+    """`DiskTrouble(errno, sentence)`. Also an OSError: who can do without the disk handles both alike."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class ChildFailed(SpesError):
     pass
 
 
 class ChildStalled(ChildFailed):
+    pass
+
+
+class ChildDied(ChildFailed):
+    pass
+
+
+class ChildOutOfMemory(ChildFailed):
+    pass
+
+
+class ChildDiskTrouble(ChildFailed, DiskTrouble):
     pass

@@ -1,37 +1,112 @@
-"""Files on disk change only whole: written beside, synced, renamed. A kill at any instant leaves old or new."""
+"""Files on disk change only whole: written beside, synced, renamed. A kill at any instant leaves old or new.
+
+A disk that is full, read-only or failing raises `DiskTrouble`, and nothing is left of what could not be written. It
+stands on the board of troubles, as does a slow disk, until writing has worked again for a while.
+"""
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from spes_peer.errors import BadConfiguration
+from spes_peer import troubles
+from spes_peer.errors import BadConfiguration, DiskTrouble
+
+TROUBLE = "disk"
+"""Key on the board."""
+UNFINISHED = ".writing"
+"""How the names of files end that are being written; what a kill has left of them is litter."""
+SLOW_SECONDS = 10.0
+_QUIET_SECONDS = 30.0  # a small file may fit where a large one did not: the trouble has not passed
+_WORDS = {
+    errno.ENOSPC: "disk full",
+    errno.EDQUOT: "disk quota used up",
+    errno.EROFS: "disk read-only",
+    errno.EIO: "disk failing",
+}
+_LITTER_SECONDS = 60.0
+_troubled_at = -_QUIET_SECONDS
+
+
+@contextlib.contextmanager
+def our_disk(folder: Path) -> Iterator[None]:
+    """Work on files in `folder`. An error of the disk itself becomes `DiskTrouble`; others pass."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DiskTrouble) or error.errno not in _WORDS:
+            raise
+        said = f"{_WORDS[error.errno]}: {_free(folder)} at {folder}"
+        _note(f"{said}; training goes on, but nothing can be kept")
+        raise DiskTrouble(error.errno, said) from error
+
+
+def _note(text: str) -> None:
+    global _troubled_at
+    _troubled_at = time.monotonic()
+    troubles.board.set(TROUBLE, text)
+
+
+def saved_well(folder: Path, seconds: float = 0.0) -> None:
+    """Something was written to `folder`, the last of it in so many seconds."""
+    if seconds > SLOW_SECONDS:
+        _note(f"disk slow: {seconds:.0f} s for one file at {folder}")
+    elif time.monotonic() - _troubled_at > _QUIET_SECONDS:
+        troubles.board.clear(TROUBLE)
+
+
+def _free(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        usage = shutil.disk_usage(folder)
+        if usage.total >= 10**10:
+            return f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.0f} GB free"
+        return f"{usage.free / 1e6:.0f} of {usage.total / 1e6:.0f} MB free"
+    return "it says nothing of itself"
 
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """A binary file that becomes `path` when the block ends without an error, and vanishes otherwise."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    """A binary file that becomes `path` when the block ends without an error, and vanishes otherwise.
+
+    `DiskTrouble` where the disk does not take it: `path` is then as it was."""
+    with our_disk(path.parent):
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), mode)
+                yield file
+                written_at = time.monotonic()
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    saved_well(path.parent, time.monotonic() - written_at)
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `content` atomically."""
+    """Replace `path` by `content` atomically; `DiskTrouble` as in `replacing`."""
     with replacing(path, mode) as file:
         file.write(content)
+
+
+def remove_litter(folder: Path) -> int:
+    """Remove what kills have left of unfinished files anywhere in `folder`; how many there were. Nobody may write there
+    who began more than a minute ago."""
+    num_removed = 0
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LITTER_SECONDS:
+                path.unlink()
+                num_removed += 1
+    return num_removed
 
 
 @contextlib.contextmanager

@@ -7,13 +7,16 @@ each is hashed again. Only verified pieces are served on.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import logging
+import os
 from dataclasses import dataclass
 
 from spes_peer.blobs import DIGEST_BYTES, PIECE_BYTES, BlobName, BlobStore, check_name, num_pieces_of
-from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing
+from spes_peer.errors import BadMessage, BlobMissing
 from spes_peer.exchange.limits import MAX_BLOB_BYTES
-from spes_peer.files import write_whole
+from spes_peer.files import our_disk, write_whole
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class PartialBlob:
 
     def resume(self) -> None:
         """Take up what an earlier transfer left on disk, verifying each piece."""
-        with _our_disk():
+        with our_disk(self._data.parent):
             self._data.parent.mkdir(exist_ok=True)
             with self._data.open("ab") as file:  # creates it; a hole where nothing has arrived
                 file.truncate(self.size_bytes)
@@ -78,14 +81,14 @@ class PartialBlob:
         """Keep the list of pieces, or `BadMessage` if it is not this blob's."""
         if self.digests is None:
             self._take_digests(digests)
-            with _our_disk():
+            with our_disk(self._data.parent):
                 write_whole(self._pieces, digests)
 
     def accept_piece(self, index: int, content: bytes) -> None:
         """Keep a piece, or `BadMessage` if it is not this blob's."""
         if not self._is_good(index, content):
             raise BadMessage(f"bytes that are not piece {index} of blob {self.name}")
-        with _our_disk(), self._data.open("r+b") as file:
+        with our_disk(self._data.parent), self._data.open("r+b") as file:
             file.seek(index * PIECE_BYTES)
             file.write(content)
         self.held.add(index)
@@ -99,9 +102,15 @@ class PartialBlob:
         """Make a complete blob one of the store's."""
         assert self.digests is not None
         assert self.is_complete
-        with _our_disk():
+        with our_disk(self._data.parent):
             self._store.adopt(self.name, self._data, self.digests)
         self.remove()
+
+    def take_from_store(self) -> None:
+        """What the store has of the blob becomes what has arrived so far; `resume` looks how good it is."""
+        self._data.parent.mkdir(exist_ok=True)
+        os.replace(self._store.path(self.name), self._data)  # first: what the store has of a blob is complete
+        os.replace(self._store.pieces_path(self.name), self._pieces)
 
     def remove(self) -> None:
         self._data.unlink(missing_ok=True)
@@ -161,6 +170,21 @@ class Holdings:
         self._partial[partial.name] = partial
         return partial
 
+    def set_aside_if_damaged(self, name: str) -> bool:
+        """Take a blob that is no longer what its name says out of the store; whether that had to be done. It lies
+        where a transfer of it begins, which then brings only the pieces that are bad. Blocks: call it in a thread."""
+        if not self.store.has(name):
+            return False
+        try:
+            if self.store.is_sound(name):
+                return False
+            logger.warning("a blob on our disk is damaged blob=%s", name)
+            PartialBlob(self.store, check_name(name), 0).take_from_store()
+        except (BlobMissing, OSError) as error:  # without its digests, or on a bad sector: no use to anybody
+            logger.warning("a blob on our disk cannot be read blob=%s reason=%s", name, error)
+            self.store.remove(name)
+        return True
+
     def finish(self, partial: PartialBlob) -> None:
         """Move a complete transfer into the store. Blocks: call it in a thread."""
         partial.move_to_store()
@@ -174,12 +198,3 @@ class Holdings:
     def unfinished(self) -> tuple[BlobName, ...]:
         """Names of transfers on disk that are not complete, of earlier starts too."""
         return tuple(sorted(BlobName(path.stem) for path in (self.store.folder / "partial").glob("*.data")))
-
-
-@contextlib.contextmanager
-def _our_disk() -> Iterator[None]:
-    """A full or failing disk of ours is no peer's fault."""
-    try:
-        yield
-    except OSError as error:
-        raise BadConfiguration(f"cannot write a blob: {error.strerror}; free some space, or mend the disk") from None

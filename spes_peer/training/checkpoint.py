@@ -1,24 +1,33 @@
-"""What a restarted trainer takes up again: masters, moments, residuals and the random numbers, in one safetensors
-file.
+"""What a restarted trainer takes up again: masters, moments, residuals and the random numbers, in safetensors files.
 
 Written when a record has been applied, so all in it stands where that record left it: a restart in the middle of a
 round goes on from the round's start, and then as if nothing had happened. The public state is not in it: that lies in
-the blob store. Nor is the data position: the round says it, whose record assigns the ranges. The file changes only
-whole, so a kill at any instant leaves the old one or the new one.
+the blob store. Nor is the data position: the round says it, whose record assigns the ranges.
+
+There are two generations, in two files: the older one is replaced, whole, while the newer one lies still. So at every
+instant of a save two are complete, and one that turns out damaged costs a record's worth of moments.
 """
 
 import json
+import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from spes_peer.errors import BadConfiguration
+from spes_peer.files import UNFINISHED, our_disk, saved_well
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+_ADVICE = "move it away to go on without its optimizer state"
+_OS_ERROR = re.compile(r"os error (\d+)")
 
 
 @dataclass(frozen=True)
@@ -30,43 +39,91 @@ class Checkpoint:
     tensors: dict[str, torch.Tensor]
 
 
+def files_of(path: Path) -> tuple[Path, Path]:
+    """The two files of the checkpoint called `path`."""
+    return path, path.with_name(f"{path.stem}.2{path.suffix}")
+
+
 def save(path: Path, run_id: str, peer_id: str, checkpoint: Checkpoint) -> None:
-    """Replace the file at `path`; a crash leaves the old one. Raises OSError where the disk refuses."""
+    """Replace the older generation of the checkpoint at `path`. `DiskTrouble` leaves both as they are."""
+    generations = {file: _generation(file) for file in files_of(path)}
     about = {
         "version": FORMAT_VERSION,
         "run_id": run_id,
         "peer_id": peer_id,
         "round": checkpoint.round,
         "state_root": checkpoint.state_root,
+        "generation": max(generations.values()) + 1,
     }
     # The library writes to a path of its own, so this is `files.replacing` by hand; one process writes, so one name.
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(f".{path.name}{UNFINISHED}")
+    with our_disk(path.parent):
+        try:
+            _write(temporary, checkpoint.tensors, {"spes_peer": json.dumps(about)})
+            os.replace(temporary, min(generations, key=lambda file: generations[file]))
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # it may be what fills the disk
+            raise
+    saved_well(path.parent)
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
     try:
-        save_file(checkpoint.tensors, temporary, {"spes_peer": json.dumps(about)})
+        save_file(tensors, path, metadata)
     except SafetensorError as error:
-        raise OSError(str(error)) from None
-    descriptor = os.open(temporary, os.O_RDONLY)
+        number = _OS_ERROR.search(str(error))
+        raise OSError(int(number[1]) if number else 0, str(error)) from None
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)
 
 
 def load(path: Path, run_id: str, peer_id: str) -> Checkpoint | None:
-    """The checkpoint at `path`, None where there is none; `BadConfiguration` for a damaged or foreign one."""
-    if not path.exists():
-        return None
-    advice = "move it away to go on without its optimizer state"
+    """The newest checkpoint at `path` that is whole, None where there is none; `BadConfiguration` if all are damaged or
+    it is a foreign one."""
+    present = [file for file in files_of(path) if file.exists()]
+    damage: BadConfiguration | None = None
+    for file in sorted(present, key=_generation, reverse=True):
+        try:
+            about, checkpoint = _read(file)
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            damage = BadConfiguration(f"the checkpoint {file} is damaged ({error}); {_ADVICE}")
+            logger.warning("%s", damage)
+            continue
+        _refuse_foreign(file, about, run_id, peer_id)
+        return checkpoint
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _read(file: Path) -> tuple[dict[str, Any], Checkpoint]:
+    with safe_open(file, framework="pt") as content:
+        about = _about(content)
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
+    return about, Checkpoint(int(about["round"]), str(about["state_root"]), tensors)
+
+
+def _about(content: Any) -> dict[str, Any]:
+    about = json.loads((content.metadata() or {})["spes_peer"])
+    if not isinstance(about, dict):
+        raise ValueError("it does not say what it is")
+    return about
+
+
+def _generation(file: Path) -> int:
+    """Higher is newer; 0 for one written before they were counted, -1 where there is none that can be read."""
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["spes_peer"])
-            found = (about["version"], about["run_id"], about["peer_id"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            checkpoint = Checkpoint(int(about["round"]), str(about["state_root"]), tensors)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise BadConfiguration(f"the checkpoint {path} is damaged ({error}); {advice}") from None
+        with safe_open(file, framework="pt") as content:
+            return int(_about(content).get("generation", 0))
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+        return -1
+
+
+def _refuse_foreign(file: Path, about: dict[str, Any], run_id: str, peer_id: str) -> None:
+    found = tuple(about.get(key) for key in ("version", "run_id", "peer_id"))
     for name, has, wants in zip(("version", "run", "peer"), found, (FORMAT_VERSION, run_id, peer_id), strict=True):
         if has != wants:
-            raise BadConfiguration(f"the checkpoint {path} is of another {name} ({has}, not {wants}); {advice}")
-    return checkpoint
+            raise BadConfiguration(f"the checkpoint {file} is of another {name} ({has}, not {wants}); {_ADVICE}")
