@@ -8,6 +8,8 @@ to a log file, because C++ libraries write there as they please.
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
+import errno
 import logging
 import os
 import signal
@@ -15,13 +17,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import BinaryIO, Literal, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from spes_peer.errors import BadMessage, ChildFailed, ChildStalled
+from spes_peer import logs
+from spes_peer.errors import (
+    BadMessage,
+    ChildDied,
+    ChildDiskTrouble,
+    ChildFailed,
+    ChildOutOfMemory,
+    ChildStalled,
+    DiskTrouble,
+    SpesError,
+)
 from spes_peer.wire import frames
 from spes_peer.wire.children_pb2 import Frame
 
@@ -35,6 +47,27 @@ _INTERRUPTED_EXIT = 130
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 LONG_LIFE_SECONDS = 60.0  # a process that lived so long did not end because of how it was started
+_MOST_STARTS = 4  # of a process that dies while it starts, before whoever starts us hears of it
+# What a child says in `Frame.error_kind`.
+OUT_OF_MEMORY = "out of memory"
+DISK_TROUBLE = "disk trouble"
+OUT_OF_MEMORY_EXIT = 70  # with which a child then ends
+
+
+@dataclasses.dataclass
+class Service:
+    """What one of our processes is, for whoever watches: since when, and what happened last."""
+
+    name: str
+    state: Literal["starting", "running", "restarting"] = "starting"
+    since_at: float = dataclasses.field(default_factory=time.time)
+    why: str = ""
+
+    def say(self, state: Literal["starting", "running", "restarting"], why: str = "") -> None:
+        """Enter a state, or give a new reason in it."""
+        if state != self.state:
+            self.since_at = time.time()
+        self.state, self.why = state, why
 
 
 class Child:
@@ -54,9 +87,11 @@ class Child:
 
     @classmethod
     def start(cls, name: str, module: str, log_path: Path, environment: dict[str, str] | None = None) -> "Child":
-        """Start `python -m module`; what it prints is appended to `log_path`. Call inside a running loop."""
+        """Start `python -m module`; what it prints is appended to `log_path`, or lost where the disk takes no log. Call
+        inside a running loop."""
+        logs.bound(log_path)
         ours, theirs = socket.socketpair()
-        with log_path.open("ab") as log, theirs:
+        with _opened(log_path) as log, theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", module],
                 stdin=theirs.fileno(),
@@ -75,7 +110,7 @@ class Child:
     async def call(self, request: Message, reply: type[M], timeout_seconds: float) -> M:
         """The child's answer; `ChildFailed` says why there is none."""
         if self.ended.is_set():
-            raise ChildFailed(f"the {self.name} process has ended")
+            raise ChildDied(f"the {self.name} process has ended")
         self._numbers += 1
         number = self._numbers
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -89,11 +124,11 @@ class Child:
                 f"the {self.name} process did not answer {request.DESCRIPTOR.name} in {timeout_seconds:.0f} s"
             ) from None
         except OSError as error:
-            raise ChildFailed(f"the {self.name} process is gone: {error}") from None
+            raise ChildDied(f"the {self.name} process is gone: {error}") from None
         finally:
             del self._waiting[number]
         if frame.error:
-            raise ChildFailed(frame.error)
+            raise _error_in(frame)
         message = frames.message_in(frame)
         if not isinstance(message, reply):
             raise ChildFailed(f"the {self.name} process answered {frame.kind} to {request.DESCRIPTOR.name}")
@@ -151,7 +186,7 @@ class Child:
             self.ended.set()
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(ChildFailed(f"the {self.name} process has ended"))
+                    future.set_exception(ChildDied(f"the {self.name} process has ended"))
 
     def _take(self, frame: Frame) -> None:
         self._has_spoken = True
@@ -161,6 +196,27 @@ class Child:
             future.set_result(frame)
 
 
+def _opened(log_path: Path) -> BinaryIO:
+    try:
+        return log_path.open("ab")
+    except OSError as error:
+        logger.warning("a process starts without its log path=%s reason=%s", log_path, error)
+        return open(os.devnull, "ab")
+
+
+def kind_of(error: BaseException) -> str:
+    """The `Frame.error_kind` of a child's own error."""
+    return DISK_TROUBLE if isinstance(error, DiskTrouble) else ""
+
+
+def _error_in(frame: Frame) -> ChildFailed:
+    if frame.error_kind == OUT_OF_MEMORY:
+        return ChildOutOfMemory(frame.error)
+    if frame.error_kind == DISK_TROUBLE:
+        return ChildDiskTrouble(errno.EIO, frame.error)
+    return ChildFailed(frame.error)
+
+
 class Backoff:
     """Pauses before what has ended is started again: twice as long each time, short again after a long life."""
 
@@ -168,14 +224,31 @@ class Backoff:
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._started_at = time.monotonic()
 
-    async def pause(self, name: str) -> None:
-        """Say that `name` has ended, and wait. Its next life counts from the return."""
-        if time.monotonic() - self._started_at > LONG_LIFE_SECONDS:
+    async def pause(self, name: str, longest_seconds: float = 0.0) -> None:
+        """Say that `name` has ended, and wait. Its next life counts from the return.
+
+        With `longest_seconds` a long life does not shorten the pauses, which grow up to it: for what will end again."""
+        if not longest_seconds and time.monotonic() - self._started_at > LONG_LIFE_SECONDS:
             self._pause_seconds = FIRST_PAUSE_SECONDS
         logger.warning("%s has ended and is started again in_seconds=%.1f", name, self._pause_seconds)
         await asyncio.sleep(self._pause_seconds)
-        self._pause_seconds = min(2 * self._pause_seconds, LAST_PAUSE_SECONDS)
+        self._pause_seconds = min(2 * self._pause_seconds, longest_seconds or LAST_PAUSE_SECONDS)
         self._started_at = time.monotonic()
+
+
+async def start_surely(
+    name: str, launch: Callable[[], Awaitable[None]], again: tuple[type[SpesError], ...] = (ChildFailed,)
+) -> None:
+    """Launch a process for the first time, and again a few times if it fails with one of `again`: whatever killed it
+    while it started need not kill the next."""
+    backoff = Backoff()
+    for _ in range(_MOST_STARTS - 1):
+        try:
+            return await launch()
+        except again as error:
+            logger.warning("%s does not start reason=%s", name, error)
+            await backoff.pause(name)
+    return await launch()
 
 
 def on_signals(stop: Callable[[], None]) -> None:

@@ -1,11 +1,17 @@
 """Trainers without their processes: rounds, accounts, restarts."""
 
 import dataclasses
+import json
 import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer
 
@@ -18,7 +24,8 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Training
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
 from spes_peer.sync.encoding import decode
-from spes_peer.training.checkpoint import Checkpoint, load, save
+from spes_peer.training import checkpoint
+from spes_peer.training.checkpoint import Checkpoint, files_of, load, save
 from spes_peer.training.ledger import Ledger
 from spes_peer.training.schedule import lr_at
 from spes_peer.training.trainer import CHECKPOINT_FILE, Trainer
@@ -512,6 +519,106 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_by_name(tmp_path: Path) -> N
         path.write_bytes(damaged)
         with pytest.raises(BadConfiguration, match=r"trainer\.safetensors is damaged"):
             load(path, "run", "peer")
+
+
+def test_a_checkpoint_that_is_damaged_costs_one_record(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT_FILE
+    for round in range(5):
+        save(path, "run", "peer", Checkpoint(round, "root", {"x": torch.full((1000,), round)}))
+        found = load(path, "run", "peer")
+        assert found is not None
+        assert (found.round, int(found.tensors["x"][0])) == (round, round)
+    newest = max(files_of(path), key=lambda file: file.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    found = load(path, "run", "peer")
+    assert found is not None
+    assert found.round == 3
+    save(path, "run", "peer", Checkpoint(5, "root", {"x": torch.ones(3)}))  # over the damaged one
+    assert sorted(_round_in(file) for file in files_of(path)) == [3, 5]
+
+
+def _round_in(file: Path) -> int:
+    return checkpoint._read(file)[1].round
+
+
+def test_a_checkpoint_written_before_generations_were_counted_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT_FILE
+    about = {"version": 1, "run_id": "run", "peer_id": "peer", "round": 7, "state_root": "root"}
+    save_file({"x": torch.ones(3)}, path, {"spes_peer": json.dumps(about)})
+    found = load(path, "run", "peer")
+    assert found is not None
+    assert found.round == 7
+    save(path, "run", "peer", Checkpoint(8, "root", {"x": torch.ones(3)}))
+    assert [_round_in(file) for file in files_of(path)] == [7, 8]
+
+
+KILLED_FIFTY_TIMES = """
+import os, pathlib, random, signal, sys, time
+import torch
+from spes_peer.training.checkpoint import Checkpoint, files_of, load, save, _read
+
+torch.set_num_threads(1)
+path, seeded = pathlib.Path(sys.argv[1]), random.Random(5)
+tensors = {"moments": torch.arange(200_000)}
+for round in range(2):
+    save(path, "run", "peer", Checkpoint(round, "root", tensors))
+newest = 1
+for kill in range(50):
+    child = os.fork()
+    if child == 0:
+        for round in range(newest + 1, 10**9):
+            save(path, "run", "peer", Checkpoint(round, "root", tensors))
+    time.sleep(seeded.uniform(0, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = load(path, "run", "peer")
+    rounds = sorted(_read(file)[1].round for file in files_of(path))
+    assert rounds == [found.round - 1, found.round], rounds
+    assert torch.equal(found.tensors["moments"], tensors["moments"])
+    assert found.round >= newest
+    newest = found.round
+print(newest)
+"""
+
+
+def test_saving_killed_fifty_times_always_loads_and_keeps_two_generations(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_FIFTY_TIMES, str(tmp_path / CHECKPOINT_FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
+@pytest.mark.parametrize("error", ["I/O error: No space left on device (os error 28)", "unheard of"])
+def test_a_full_disk_costs_no_round_and_leaves_the_older_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    trainer, folder = swarm.trainers[PEERS[0]], tmp_path / PEERS[0]
+    for _ in range(2):
+        swarm.apply(swarm.updates(swarm.train()))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 2
+
+    def half(_tensors: object, path: Path, _metadata: object) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError(error)
+
+    with monkeypatch.context() as context:
+        context.setattr(checkpoint, "save_file", half)
+        swarm.apply(swarm.updates(swarm.train()))
+    assert trainer.round == 3
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    swarm.apply(swarm.updates(swarm.train()))
+    assert sorted(_round_in(file) for file in files_of(folder / CHECKPOINT_FILE)) == [2, 4]
+
+
+def test_the_clock_may_be_set_while_a_round_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    work = dataclasses.replace(swarm.work(PEERS[0]), stop_at=time.time() + 100)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + (3600 if trainer._activity.steps_begun else 0))
+    trainer = swarm.trainers[PEERS[0]]
+    assert trainer.train_round(work).steps == work.num_steps
 
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:

@@ -1,18 +1,33 @@
-"""Keeps a trainer process running: starts it, starts another with back-off when it dies, and says what it is."""
+"""Keeps a trainer process running: starts it, watches it, and starts another with back-off when it dies.
 
+One that is frozen or hangs is killed. After one that ended for lack of memory, the next plans with less of it; where
+even the smallest plan does not fit, the owner is told, and it is tried again every few minutes.
+"""
+
+import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spes_peer.errors import ChildFailed
+from spes_peer import troubles
+from spes_peer.daemon.memory_budget import MemoryBudget, MemoryWitness
+from spes_peer.daemon.stalling import STALL_SECONDS, StallWatch
+from spes_peer.errors import ChildDied, ChildFailed, ChildOutOfMemory, ChildStalled
 from spes_peer.identity import PeerId
-from spes_peer.process import Backoff
+from spes_peer.process import OUT_OF_MEMORY_EXIT, Backoff, Service, start_surely
 from spes_peer.training.client import TrainerProcess
-from spes_peer.training.work import TrainerOpened, TrainProgress
+from spes_peer.training.work import TrainerBeat, TrainerOpened, TrainProgress
 
 logger = logging.getLogger(__name__)
+
+BUDGET_FILE = "memory.json"
+_LOOK_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 300.0  # when not even the smallest plan fits
+_MEMORY = "memory"
+_REPORTED = "the trainer"
 
 
 @dataclass(frozen=True)
@@ -30,28 +45,47 @@ class TrainerSettings:
     checkpointing: str = "auto"
     optimizer_bits: int = 32
     memory_bytes: int = 0
+    stall_seconds: float = STALL_SECONDS
+    """Without a sign of life, or in one step that takes ten times as long as any before, after which it is killed."""
 
 
 class TrainerHost:
     """The trainer process that runs now."""
 
     def __init__(
-        self, settings: TrainerSettings, start_process: Callable[[Path], TrainerProcess] = TrainerProcess.start
+        self,
+        settings: TrainerSettings,
+        start_process: Callable[[Path], TrainerProcess] = TrainerProcess.start,
+        witness: MemoryWitness | None = None,
     ) -> None:
         self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
         self.on_restart: Callable[[], None] = lambda: None
-        """Called when a new process stands where one died: it holds no state."""
+        """Called when a new process stands where one died: it holds no state, and `opened` may say less than before."""
         self.opened = TrainerOpened(device="", max_subsets=1, tokens_per_second=0.0)
+        self.service = Service("trainer")
         self._settings = settings
         self._start_process = start_process
+        self._budget = MemoryBudget(settings.state_folder / BUDGET_FILE, settings.memory_bytes)
+        self._witness = witness or MemoryWitness()
         self._process: TrainerProcess | None = None
+        self._watch = StallWatch(settings.stall_seconds)
+        self._beat: TrainerBeat | None = None
+        """The newest of the newest process."""
+        self._is_hopeless = False
+        """The last ended for lack of memory, and there is no smaller plan."""
         self._why_none = "the trainer is starting"
 
     async def start(self) -> None:
-        """Start and open a process; `ChildFailed` when it cannot be opened, and then nothing is left of it."""
+        """Start and open a process, another if that one is killed meanwhile; `ChildFailed` when it cannot be opened,
+        and then nothing is left of it."""
+        await start_surely("the trainer", self._launch, (ChildDied, ChildOutOfMemory, ChildStalled))
+
+    async def _launch(self) -> None:
         settings = self._settings
         process = self._start_process(settings.log_path)
         process.on_progress = lambda progress: self.on_progress(progress)
+        process.on_beat = self._take_beat
+        self._watch, self._beat = StallWatch(settings.stall_seconds), None
         try:
             opened = await process.open(
                 settings.manifest,
@@ -63,30 +97,93 @@ class TrainerHost:
                 resident=settings.resident,
                 checkpointing=settings.checkpointing,
                 optimizer_bits=settings.optimizer_bits,
-                memory_bytes=settings.memory_bytes,
+                memory_bytes=self._budget.size_bytes,
             )
-        except BaseException:
+        except BaseException as error:
             await process.stop()
+            if isinstance(error, ChildFailed):
+                said = "" if isinstance(error, ChildDied) else str(error)
+                self._note_end(process, said, isinstance(error, ChildOutOfMemory))
             raise
         self.opened, self._process = opened, process
+        troubles.board.clear(_MEMORY)
+        self.service.say("running", self._how_it_plans())
 
     async def supervise(self) -> None:
-        """Replace a process that died, for ever; ends by cancellation."""
+        """Replace a process that died or stalled, for ever; ends by cancellation."""
         backoff = Backoff()
         while True:
             if (process := self._process) is not None:
-                await process.wait_ended()
-                self._process, self._why_none = None, "the trainer has ended and is started again"
+                await self._until_ended(process)
+                self._process = None
                 await process.stop()
-                logger.error("the trainer ended %s", how_ended(process.child.process.returncode))
-            await backoff.pause("the trainer")
+                self._note_end(process)
+            await backoff.pause("the trainer", _LONGEST_PAUSE_SECONDS if self._is_hopeless else 0.0)
             try:
-                await self.start()
+                await self._launch()
             except (ChildFailed, OSError) as error:
                 self._why_none = f"the trainer does not start: {error}"
                 logger.error("the trainer does not start reason=%s", error)
             else:
                 self.on_restart()
+
+    async def _until_ended(self, process: TrainerProcess) -> None:
+        """Until it has ended by itself, or was killed because it stalled."""
+        ended = asyncio.create_task(process.wait_ended())
+        look_seconds = min(_LOOK_SECONDS, self._settings.stall_seconds / 4)
+        looked_at = time.monotonic()
+        try:
+            while not (await asyncio.wait((ended,), timeout=look_seconds))[0]:
+                now = time.monotonic()
+                self._watch.awake(min(now - looked_at, 2 * look_seconds))  # beyond that we ourselves were suspended
+                looked_at = now
+                self._witness.look()
+                if (why := self._watch.why) and not process.why_killed:
+                    process.kill(why)
+        finally:
+            ended.cancel()
+
+    def _take_beat(self, beat: TrainerBeat) -> None:
+        self._watch.heard(beat)
+        self._beat = beat
+        if beat.troubles:
+            troubles.board.set(_REPORTED, "; ".join(beat.troubles))
+        else:
+            troubles.board.clear(_REPORTED)
+
+    def _note_end(self, process: TrainerProcess, said: str = "", is_out_of_memory: bool = False) -> None:
+        """Say how a process ended, and shrink what the next plans with if it was for lack of memory."""
+        code = process.child.process.returncode
+        was_killed = code == -signal.SIGKILL and not process.why_killed
+        is_for_memory = is_out_of_memory or code == OUT_OF_MEMORY_EXIT or (was_killed and self._witness.was_short())
+        how = process.why_killed or said or how_ended(code)
+        self._is_hopeless = False
+        if is_for_memory:
+            how = "killed by the system (memory)" if was_killed else "out of memory"
+            self._shrink()
+        self._why_none = f"the trainer has ended and is started again: {how}"
+        self.service.say("restarting", how)
+        logger.error("the trainer ended reason=%s", how)
+
+    def _shrink(self) -> None:
+        planned_bytes = self._beat.planned_bytes if self._beat else 0
+        self._is_hopeless = not planned_bytes or (self._beat is not None and self._beat.is_smallest_plan)
+        if planned_bytes and not self._is_hopeless:
+            self._budget.shrink(planned_bytes)
+        if self._is_hopeless:
+            needs = f"needs {planned_bytes / 1e9:.1f} GB and " if planned_bytes else ""
+            text = (
+                f"not enough memory: even the trainer's smallest plan {needs}does not fit; free some, or leave the run"
+            )
+            troubles.board.set(_MEMORY, text)
+
+    def _how_it_plans(self) -> str:
+        """What is unusual in it."""
+        before = self.service.why.partition(";")[0]
+        if not self._budget.is_shrunk:
+            return before
+        plans = f"planning with {self._budget.size_bytes / 1e9:.1f} GB now"
+        return f"{before}; {plans}" if before else plans
 
     def get(self) -> TrainerProcess:
         """The process; `ChildFailed` says why there is none."""
@@ -103,7 +200,7 @@ class TrainerHost:
 def how_ended(code: int) -> str:
     """The way that a process ended, in words."""
     if code == -signal.SIGKILL:
-        return "killed by the system or by somebody; when it is the system, memory is short"
+        return "killed by somebody (SIGKILL)"
     if code < 0:
         return f"by signal {signal.Signals(-code).name}"
     return f"with code {code}"

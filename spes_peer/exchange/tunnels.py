@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.identity import Identity
 from spes_peer.ports import check_port_free
-from spes_peer.process import Backoff, Child
+from spes_peer.process import Backoff, Child, Service, start_surely
 from spes_peer.wire.children_pb2 import Libp2pStarted, OpenTunnel, RelayedAddresses, StartLibp2p, TunnelOpened
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Libp2pNode:
     """Owns the libp2p node's process. Make it with `start`."""
 
     def __init__(self, request: StartLibp2p, log_path: Path, on_addresses: Callable[[tuple[str, ...]], None]) -> None:
+        self.service = Service("libp2p node")
         self._request = request
         self._log_path = log_path
         self._on_addresses = on_addresses
@@ -73,7 +74,7 @@ class Libp2pNode:
             tunnel_folder=str(folder / _TUNNELS),
         )
         node = cls(request, folder / "logs" / "libp2p.log", on_addresses)
-        await node._launch()
+        await start_surely("the libp2p node", node._launch)
         node._supervising = asyncio.create_task(node._supervise(), name="supervise the libp2p node")
         return node
 
@@ -111,6 +112,7 @@ class Libp2pNode:
             await child.stop()
             raise
         self._child = child
+        self.service.say("running")
         self._change(tuple(started.addresses), self._relayed)
 
     async def _end_child(self) -> None:
@@ -126,11 +128,13 @@ class Libp2pNode:
             if self._child is not None:
                 await self._child.ended.wait()
             await self._end_child()
+            self.service.say("restarting", "has ended and is started again")
             await backoff.pause("the libp2p node")
             try:
                 await self._launch()
             except (ChildFailed, OSError) as error:
                 logger.warning("the libp2p node does not start reason=%s", error)
+                self.service.say("restarting", f"does not start: {error}")
 
     def _take_event(self, event: Message) -> None:
         if isinstance(event, RelayedAddresses):

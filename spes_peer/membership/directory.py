@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
+from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed, DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity, PeerId
 from spes_peer.membership.entries import (
@@ -30,7 +30,7 @@ from spes_peer.membership.entries import (
     sign_entry,
 )
 from spes_peer.ports import check_port_free
-from spes_peer.process import Backoff, Child
+from spes_peer.process import Backoff, Child, Service, start_surely
 from spes_peer.run.manifest import Timing
 from spes_peer.run.peers import Claim, Head, PeerEntry
 from spes_peer.wire import convert
@@ -79,7 +79,7 @@ class Memory:
                 logger.warning("starting without what was known of the DHT path=%s reason=%s", path, error)
 
     def next_expiration(self, dictionary: str, ttl_seconds: float, now: float) -> float:
-        """max(now + ttl, last + 0.001), kept on disk before it is used.
+        """max(now + ttl, last + 0.001), kept on disk before it is used, if the disk takes it.
 
         A last expiration that others would refuse comes from a clock that was ahead, and nobody holds it.
         """
@@ -101,7 +101,10 @@ class Memory:
 
     def _save(self) -> None:
         content = {"last_expirations": self._last, "addresses": self.addresses}
-        write_whole(self._path, json.dumps(content, sort_keys=True).encode())
+        try:
+            write_whole(self._path, json.dumps(content, sort_keys=True).encode())
+        except DiskTrouble as error:  # to be found by the others counts for more than to be found after a restart
+            logger.debug("cannot keep what is known of the DHT reason=%s", error)
 
 
 class Directory:
@@ -125,6 +128,7 @@ class Directory:
         """Multiaddrs of the DHT node, for this peer's entry."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when health or neighbours have changed."""
+        self.service = Service("DHT node")
         self._identity = identity
         self._run_id = run_id
         self._timing = timing
@@ -168,7 +172,7 @@ class Directory:
             raise BadConfiguration(str(error)) from None
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         directory = cls(identity, run_id, host, port, peers, timing, folder)
-        await directory._launch()
+        await start_surely("the DHT node", directory._launch)
         directory._supervising = asyncio.create_task(directory._supervise(), name="supervise the DHT node")
         return directory
 
@@ -202,6 +206,10 @@ class Directory:
         await self._remember(entries.values())
         return entries
 
+    async def meet(self, entry: PeerEntry) -> None:
+        """Let the DHT node keep in touch with the DHT node of a peer that was met outside of the DHT."""
+        await self._remember([entry])
+
     async def read_claims(self) -> dict[PeerId, Claim]:
         return await self._read("claims", Claim)
 
@@ -234,6 +242,7 @@ class Directory:
         except BaseException:
             await self._end_child()
             raise
+        self.service.say("running")
 
     async def _end_child(self) -> None:
         if self._child is not None:
@@ -250,13 +259,17 @@ class Directory:
             if self._child is not None:
                 await self._beat_until_ended(self._child)
             await self._end_child()
-            self._change("the DHT node has ended and is started again", 0)
+            self._restarting("has ended and is started again")
             await backoff.pause("the DHT node")
             try:
                 await self._launch()
             except (ChildFailed, OSError) as error:
                 logger.warning("the DHT node does not start reason=%s", error)
-                self._change(f"the DHT node does not start: {error}", 0)
+                self._restarting(f"does not start: {error}")
+
+    def _restarting(self, why: str) -> None:
+        self.service.say("restarting", why)
+        self._change(f"the DHT node {why}", 0)
 
     async def _beat_until_ended(self, child: Child) -> None:
         """Store all that is published again, every beat and whenever there are new neighbours."""

@@ -1,11 +1,15 @@
 """The trainer process: requests in, answers out, one after another; a reduce is served between the steps of a round.
 
 A thread reads the socket and the main thread works, so the end of the parent ends this process at once, even in the
-middle of a step. An error costs the request it came from. Memory that runs out in a step costs a smaller micro-batch
-(stepping.py); only where not even one sequence fits, or outside of steps, it ends the process, because torch does not
-give back what it holds then.
+middle of a step. Another thread tells every second which step the main thread is in: from that the daemon sees that
+this process is frozen, or that a step hangs.
+
+An error costs the request it came from. Memory that runs out in a step costs a smaller micro-batch (stepping.py); only
+where not even one sequence fits, or outside of steps, it ends the process, because torch does not give back what it
+holds then.
 """
 
+import contextlib
 import logging
 import os
 import queue
@@ -19,9 +23,11 @@ from typing import Any
 
 import psutil
 
+from spes_peer import troubles
 from spes_peer.errors import BadMessage, SpesError
-from spes_peer.process import socket_to_parent
+from spes_peer.process import OUT_OF_MEMORY, OUT_OF_MEMORY_EXIT, kind_of, socket_to_parent
 from spes_peer.run.records import SealedRecord
+from spes_peer.training.activity import Activity
 from spes_peer.training.stepping import is_out_of_memory
 from spes_peer.training.trainer import Trainer
 from spes_peer.training.work import (
@@ -34,6 +40,7 @@ from spes_peer.training.work import (
     ReduceBlock,
     RoundTrained,
     TrainAhead,
+    TrainerBeat,
     TrainerOpened,
     TrainProgress,
     TrainRound,
@@ -45,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
 _SECONDS_BETWEEN_PROGRESS = 0.25
-_OUT_OF_MEMORY_EXIT = 70
+_SECONDS_BETWEEN_BEATS = 1.0
 _ENDS_A_ROUND = frozenset({"ApplyRecord", "LoadState"})
 
 
@@ -54,6 +61,8 @@ class TrainerService:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
+        self._sending = threading.Lock()
+        self._activity = Activity()
         self._incoming: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._later: deque[Frame] = deque()
         """Came during a round and waits for its end."""
@@ -78,6 +87,7 @@ class TrainerService:
     def run(self) -> None:
         """Work for ever; the reading thread ends the process."""
         threading.Thread(target=self._read, name="read", daemon=True).start()
+        threading.Thread(target=self._beat_for_ever, name="beat", daemon=True).start()
         while True:
             self._serve(self._later.popleft() if self._later else self._incoming.get())
 
@@ -92,6 +102,19 @@ class TrainerService:
         finally:
             os._exit(0)  # nothing here needs an orderly end: files change only whole
 
+    def _beat_for_ever(self) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone, which the reading thread sees too
+            while True:
+                self._beat()
+                time.sleep(_SECONDS_BETWEEN_BEATS)
+
+    def _beat(self) -> None:
+        doing = self._activity
+        beat = TrainerBeat(
+            doing.steps_begun, doing.is_in_step, doing.planned_bytes, doing.is_smallest_plan, troubles.board.texts
+        )
+        self._send(frames.event(convert.to_message(beat)))
+
     def _serve(self, frame: Frame) -> None:
         try:
             if frame.kind not in self._requests:
@@ -100,20 +123,21 @@ class TrainerService:
             answer = convert.to_message(work(convert.from_message(cls, frames.message_in(frame))))
         except SpesError as error:
             logger.warning("failed request=%s reason=%s", frame.kind, error)
-            self._send(frames.failure(frame, str(error)))
+            self._fail(frame, str(error), kind_of(error))
         except Exception as error:  # a bug must cost one request, and be read in the log
             logger.exception("failed request=%s", frame.kind)
             if is_out_of_memory(error):
-                self._send(frames.failure(frame, f"out of memory: {(str(error) or 'RAM').splitlines()[0]}"))
-                os._exit(_OUT_OF_MEMORY_EXIT)
-            self._send(frames.failure(frame, f"{type(error).__name__}: {error}"))
+                self._beat()  # with the plan that failed, should none have been sent
+                self._fail(frame, f"out of memory: {(str(error) or 'RAM').splitlines()[0]}", OUT_OF_MEMORY)
+                os._exit(OUT_OF_MEMORY_EXIT)
+            self._fail(frame, f"{type(error).__name__}: {error}", kind_of(error))
         else:
             self._send(frames.answer(frame, answer))
 
     def _open(self, request: OpenTrainer) -> TrainerOpened:
         if self._trainer is not None:
             raise SpesError("the trainer is open already")
-        self._trainer = Trainer(request)
+        self._trainer = Trainer(request, activity=self._activity)
         return self._trainer.opened()
 
     def _train(self, work: TrainRound) -> RoundTrained:
@@ -150,8 +174,14 @@ class TrainerService:
     def _apply(self, request: ApplyRecord) -> RecordApplied:
         return self.trainer.apply_record(SealedRecord.from_bytes(request.record).record, request.keep_snapshot)
 
+    def _fail(self, asked: Frame, why: str, kind: str) -> None:
+        failed = frames.failure(asked, why)
+        failed.error_kind = kind
+        self._send(failed)
+
     def _send(self, frame: Frame) -> None:
-        self._end.sendall(frames.pack(frame))
+        with self._sending:
+            self._end.sendall(frames.pack(frame))
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from spes_peer.training.work import (
     RoundTrained,
     StateLoaded,
     TrainAhead,
+    TrainerBeat,
     TrainerOpened,
     TrainProgress,
     TrainRound,
@@ -52,6 +53,9 @@ class TrainerProcess:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
+        self.on_beat: Callable[[TrainerBeat], None] = lambda _beat: None
+        self.why_killed = ""
+        """Why we killed it, if we did."""
         child.on_event = self._take_event
 
     @classmethod
@@ -121,17 +125,25 @@ class TrainerProcess:
     async def stop(self) -> None:
         await self.child.stop()
 
+    def kill(self, why: str) -> None:
+        """It hangs, in a driver perhaps, and only another process can go on."""
+        self.why_killed = why
+        self.child.kill()
+
     async def _ask(self, request: Any, reply: type[T], timeout_seconds: float) -> T:
         kind = convert.message_class(reply.__name__)
         try:
             answer = await self.child.call(convert.to_message(request), kind, timeout_seconds)
-        except ChildStalled:
-            self.child.kill()  # it hangs, in a driver perhaps, and only another process can go on
+        except ChildStalled as error:
+            self.kill(str(error))
             raise
         return convert.from_message(reply, answer)
 
     def _take_event(self, message: Message) -> None:
         try:
-            self.on_progress(convert.from_message(TrainProgress, message))
+            if message.DESCRIPTOR.name == TrainerBeat.__name__:
+                self.on_beat(convert.from_message(TrainerBeat, message))
+            else:
+                self.on_progress(convert.from_message(TrainProgress, message))
         except BadMessage as error:
             logger.warning("dropped an event of the trainer reason=%s", error)

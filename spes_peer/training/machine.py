@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
+from typing import get_args
 
 import psutil
 import torch
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import RunFile
-from spes_peer.training.plan import Choices, Plan, choices_for, memory_plan
+from spes_peer.training.plan import Choices, Plan, Resident, choices_for, memory_plan
 from spes_peer.training.work import OpenTrainer
 
 logger = logging.getLogger(__name__)
@@ -42,16 +43,35 @@ class Machine:
     device: torch.device
     memory_bytes: int
     choices: Choices
+    may_be_coarser: bool = False
+    """Whether its owner left the precision of residents to us."""
 
     @classmethod
-    def of(cls, request: OpenTrainer) -> "Machine":
-        """As asked for; `BadConfiguration` where that cannot be had."""
+    def of(cls, request: OpenTrainer, run: RunFile) -> "Machine":
+        """As asked for; `BadConfiguration` where that cannot be had. Residents are as fine as usual, unless not one
+        subset fits so and its owner has not chosen."""
         device = device_called(request.device)
         choices = choices_for(
             device.type == "cuda", request.resident, request.checkpointing, request.optimizer_bits or 32
         )
-        return cls(device, request.memory_bytes or usable_bytes(device), choices)
+        machine = cls(device, request.memory_bytes or usable_bytes(device), choices, not request.resident)
+        while not machine.plan(run).fits and (coarser := machine._coarser()):
+            machine = coarser
+        return machine
 
     def plan(self, run: RunFile, num_subsets: int = 0) -> Plan:
         """As `plan.memory_plan`."""
         return memory_plan(run, self.memory_bytes, self.choices, num_subsets)
+
+    def is_smallest(self, run: RunFile, plan: Plan) -> bool:
+        """Whether there is no plan that needs less than this one of ours."""
+        least = memory_plan(run, 0, self.choices)
+        return plan.needed_bytes <= least.needed_bytes and self._coarser() is None
+
+    def _coarser(self) -> "Machine | None":
+        """With residents of the next lower precision."""
+        finer = get_args(Resident)[:-1]
+        if not self.may_be_coarser or self.choices.resident not in finer:
+            return None
+        resident = get_args(Resident)[finer.index(self.choices.resident) + 1]
+        return dataclasses.replace(self, choices=dataclasses.replace(self.choices, resident=resident))

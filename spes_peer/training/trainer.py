@@ -28,12 +28,14 @@ from spes_peer.sync.encoding import decode, encode
 from spes_peer.sync.reduce import reduce_offers
 from spes_peer.sync.state import PublicState
 from spes_peer.training import checkpoint
+from spes_peer.training.activity import Activity
 from spes_peer.training.ahead import Ahead, Begun, Steps
 from spes_peer.training.checkpoint import Checkpoint
 from spes_peer.training.feeding import one_ahead
 from spes_peer.training.ledger import Ledger
 from spes_peer.training.machine import Machine
 from spes_peer.training.optimizer import LocalOptimizer
+from spes_peer.training.plan import Plan
 from spes_peer.training.schedule import lr_at
 from spes_peer.training.stepping import Stepper
 from spes_peer.training.work import (
@@ -62,21 +64,20 @@ _MOST_SKIPPED_IN_A_ROW = 8  # a model that has diverged; one that has not is bac
 class Trainer:
     """One peer's trainer of one run."""
 
-    def __init__(
-        self, request: OpenTrainer, clock: Callable[[], float] = time.time, blobs: BlobStore | None = None
-    ) -> None:
-        """Blobs lie in `blobs`, or else in `request.blob_folder`; without a `state_folder` no checkpoint is kept.
+    def __init__(self, request: OpenTrainer, blobs: BlobStore | None = None, activity: Activity | None = None) -> None:
+        """Blobs lie in `blobs`, or else in `request.blob_folder`; without a `state_folder` no checkpoint is kept. What
+        is done is noted in `activity`.
 
         Raises `BadConfiguration` for a manifest, a device or a checkpoint that cannot be used."""
         self.manifest = parse_manifest(request.manifest)
         self.round = -1
         self._run_id = hashlib.sha256(request.manifest).hexdigest()
         self._peer_id = request.peer_id
-        self._clock = clock
+        self._activity = activity or Activity()
         if request.num_threads:
             torch.set_num_threads(request.num_threads)
-        self._machine = Machine.of(request)
-        self._plan = self._machine.plan(self.manifest)
+        self._machine = Machine.of(request, self.manifest)
+        self._plan = self._planned()
         self._layout = Layout(self.manifest)
         self._blobs = BlobStore(Path(request.blob_folder)) if blobs is None else blobs
         self._sampler = Sampler(self.manifest, self._blobs)
@@ -215,7 +216,7 @@ class Trainer:
         experts = self._experts_of(work.subsets)
         if experts != self._decoder.owned:
             self._own(experts)
-            self._stepper.expect(self._machine.plan(self.manifest, len(work.subsets)).micro_batch)
+            self._stepper.expect(self._planned(len(work.subsets)).micro_batch)
         if self._to_resume is not None:
             self._resume(self._to_resume)
             self._to_resume = None
@@ -235,15 +236,17 @@ class Trainer:
         between_steps: Callable[[], bool],
     ) -> None:
         """Make the steps of `work` that are not in `steps` yet, and count them there."""
+        ends_at = time.monotonic() + (work.stop_at - time.time())  # the wall clock may be set while we train
         batches = self._sampler.training(work.ranges, work.step_sizes(), steps.num_tried)
         with contextlib.closing(one_ahead(batches, self._machine.device)) as coming:
             for batch in coming:
                 is_done = steps.num_tried == work.num_steps
-                if is_done or self._clock() + steps.seconds_per_step > work.stop_at or not between_steps():
+                if is_done or time.monotonic() + steps.seconds_per_step > ends_at or not between_steps():
                     break
                 started_at = time.perf_counter()
                 lr = lr_at(work.first_step + steps.num_tried, self.manifest.training)
-                loss = self._stepper.step(batch, lr)
+                with self._activity.step():
+                    loss = self._stepper.step(batch, lr)
                 steps.count(batch.num_tokens, loss, time.perf_counter() - started_at)
                 if loss is not None:
                     on_step(steps.num_steps, loss, steps.tokens_per_second)
@@ -402,7 +405,7 @@ class Trainer:
         try:
             checkpoint.save(self._checkpoint_path, self._run_id, self._peer_id, content)
         except OSError as error:  # the record is applied; a restart will merely go on with older moments
-            logger.warning("cannot save path=%s reason=%s", self._checkpoint_path, error)
+            logger.warning("cannot save, trying again with the next record reason=%s", error)
 
     def _resume(self, saved: Checkpoint) -> None:
         """Moments are of use on any state; masters and residuals only on the one they stood on."""
@@ -423,6 +426,13 @@ class Trainer:
             raise BadConfiguration(f"the checkpoint {self._checkpoint_path} does not fit the run: {error}") from None
 
     # ---- small ----
+
+    def _planned(self, num_subsets: int = 0) -> Plan:
+        """The plan to work by from now on, for so many subsets or as many as fit."""
+        plan = self._machine.plan(self.manifest, num_subsets)
+        self._activity.planned_bytes = plan.needed_bytes
+        self._activity.is_smallest_plan = self._machine.is_smallest(self.manifest, plan)
+        return plan
 
     @property
     def _public(self) -> PublicState:

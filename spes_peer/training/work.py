@@ -127,6 +127,15 @@ class TrainProgress:
 
 
 @dataclass(frozen=True)
+class TrainerBeat:
+    steps_begun: int
+    is_in_step: bool
+    planned_bytes: int
+    is_smallest_plan: bool
+    troubles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RoundTrained:
     offers: tuple[Offer, ...]
     tokens: int

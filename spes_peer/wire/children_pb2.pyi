@@ -9,16 +9,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("id", "kind", "body", "error")
+    __slots__ = ("id", "kind", "body", "error", "error_kind")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_KIND_FIELD_NUMBER: _ClassVar[int]
     id: int
     kind: str
     body: bytes
     error: str
-    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., body: _Optional[bytes] = ..., error: _Optional[str] = ...) -> None: ...
+    error_kind: str
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., body: _Optional[bytes] = ..., error: _Optional[str] = ..., error_kind: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -47,6 +49,12 @@ class DhtStarted(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetDhtTime(_message.Message):
+    __slots__ = ("now",)
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    now: float
+    def __init__(self, now: _Optional[float] = ...) -> None: ...
 
 class StoreEntry(_message.Message):
     __slots__ = ("dictionary", "peer_id", "value", "expires_at", "signature")
@@ -269,6 +277,20 @@ class TrainProgress(_message.Message):
     tokens_per_second: float
     memory_bytes: int
     def __init__(self, round: _Optional[int] = ..., steps_done: _Optional[int] = ..., loss: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class TrainerBeat(_message.Message):
+    __slots__ = ("steps_begun", "is_in_step", "planned_bytes", "is_smallest_plan", "troubles")
+    STEPS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    IS_IN_STEP_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_SMALLEST_PLAN_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    steps_begun: int
+    is_in_step: bool
+    planned_bytes: int
+    is_smallest_plan: bool
+    troubles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, steps_begun: _Optional[int] = ..., is_in_step: bool = ..., planned_bytes: _Optional[int] = ..., is_smallest_plan: bool = ..., troubles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RoundTrained(_message.Message):
     __slots__ = ("offers", "tokens", "steps", "train_loss", "tokens_per_second")

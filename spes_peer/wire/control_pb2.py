@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cspes_peer/wire/control.proto\x12\x0espes_peer.wire\"[\n\x05Phase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08since_at\x18\x02 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x03 \x03(\t\x12\x10\n\x08until_at\x18\x04 \x01(\x01\x12\x0b\n\x03why\x18\x05 \x01(\t\"\xa1\x01\n\x07RunInfo\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\torganizer\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x13\n\x0bnum_experts\x18\x05 \x01(\r\x12\x13\n\x0bnum_subsets\x18\x06 \x01(\r\x12\x17\n\x0fsteps_per_round\x18\x07 \x01(\r\x12\x13\n\x0btotal_steps\x18\x08 \x01(\x04\"j\n\x0cSubsetStatus\x12\x0e\n\x06subset\x18\x01 \x01(\r\x12\x0f\n\x07\x65xperts\x18\x02 \x03(\r\x12\x0e\n\x06owners\x18\x03 \x03(\t\x12\x11\n\tclaimants\x18\x04 \x03(\t\x12\x16\n\x0erounds_trained\x18\x05 \x01(\x04\"H\n\x07Traffic\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\nbytes_sent\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\"\xec\x01\n\nPeerStatus\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07subsets\x18\x05 \x03(\r\x12\x11\n\ttransport\x18\x06 \x01(\t\x12\x1a\n\x12sequences_per_step\x18\x07 \x01(\r\x12\x0f\n\x07is_self\x18\x08 \x01(\x08\x12\x16\n\x0eis_coordinator\x18\t \x01(\x08\x12(\n\x07traffic\x18\n \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12\x0f\n\x07seen_at\x18\x0b \x01(\x01\"\x86\x01\n\x0eTrainingStatus\x12\x12\n\nsteps_done\x18\x01 \x01(\r\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\"\xfc\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nstate_root\x18\x02 \x01(\t\x12\x15\n\rheld_out_loss\x18\x03 \x01(\x01\x12\x1d\n\x15own_held_out_loss_sum\x18\x04 \x01(\x01\x12\x1b\n\x13own_held_out_tokens\x18\x05 \x01(\x04\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x0e\n\x06tokens\x18\x07 \x01(\x04\x12\x0f\n\x07seconds\x18\x08 \x01(\x01\x12(\n\x07traffic\x18\t \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12\x18\n\x10num_contributors\x18\n \x01(\r\"D\n\x07LogLine\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\n\n\x02\x61t\x18\x02 \x01(\x01\x12\r\n\x05level\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xd6\x04\n\x06Status\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12$\n\x03run\x18\x04 \x01(\x0b\x32\x17.spes_peer.wire.RunInfo\x12\r\n\x05round\x18\x05 \x01(\x04\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12$\n\x05phase\x18\x07 \x01(\x0b\x32\x15.spes_peer.wire.Phase\x12*\n\x0bround_phase\x18\x08 \x01(\x0b\x32\x15.spes_peer.wire.Phase\x12-\n\x07subsets\x18\t \x03(\x0b\x32\x1c.spes_peer.wire.SubsetStatus\x12)\n\x05peers\x18\n \x03(\x0b\x32\x1a.spes_peer.wire.PeerStatus\x12\x30\n\x08training\x18\x0b \x01(\x0b\x32\x1e.spes_peer.wire.TrainingStatus\x12+\n\x06rounds\x18\x0c \x03(\x0b\x32\x1b.spes_peer.wire.RoundStatus\x12(\n\x07traffic\x18\r \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12$\n\x03log\x18\x0e \x03(\x0b\x32\x17.spes_peer.wire.LogLine\x12\x11\n\tis_paused\x18\x0f \x01(\x08\x12\x12\n\nstate_root\x18\x10 \x01(\t\x12\x1b\n\x13held_out_loss_start\x18\x11 \x01(\x01\x12\x14\n\x0creachability\x18\x12 \x01(\t\x12\x12\n\nstarted_at\x18\x13 \x01(\x01\x12\x14\n\x0cstate_folder\x18\x14 \x01(\t\"\x0e\n\x0cWatchRequest\"\x0e\n\x0cPauseRequest\"\x0f\n\rResumeRequest\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x61t_once\x18\x01 \x01(\x08\"\x1c\n\x0c\x43ommandReply\x12\x0c\n\x04said\x18\x01 \x01(\t2\x9b\x02\n\x07\x43ontrol\x12?\n\x05Watch\x12\x1c.spes_peer.wire.WatchRequest\x1a\x16.spes_peer.wire.Status0\x01\x12\x43\n\x05Pause\x12\x1c.spes_peer.wire.PauseRequest\x1a\x1c.spes_peer.wire.CommandReply\x12\x45\n\x06Resume\x12\x1d.spes_peer.wire.ResumeRequest\x1a\x1c.spes_peer.wire.CommandReply\x12\x43\n\x05Leave\x12\x1c.spes_peer.wire.LeaveRequest\x1a\x1c.spes_peer.wire.CommandReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cspes_peer/wire/control.proto\x12\x0espes_peer.wire\"[\n\x05Phase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08since_at\x18\x02 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x03 \x03(\t\x12\x10\n\x08until_at\x18\x04 \x01(\x01\x12\x0b\n\x03why\x18\x05 \x01(\t\"E\n\x07Service\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_at\x18\x03 \x01(\x01\x12\x0b\n\x03why\x18\x04 \x01(\t\"\xa1\x01\n\x07RunInfo\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\torganizer\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x13\n\x0bnum_experts\x18\x05 \x01(\r\x12\x13\n\x0bnum_subsets\x18\x06 \x01(\r\x12\x17\n\x0fsteps_per_round\x18\x07 \x01(\r\x12\x13\n\x0btotal_steps\x18\x08 \x01(\x04\"j\n\x0cSubsetStatus\x12\x0e\n\x06subset\x18\x01 \x01(\r\x12\x0f\n\x07\x65xperts\x18\x02 \x03(\r\x12\x0e\n\x06owners\x18\x03 \x03(\t\x12\x11\n\tclaimants\x18\x04 \x03(\t\x12\x16\n\x0erounds_trained\x18\x05 \x01(\x04\"H\n\x07Traffic\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\nbytes_sent\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\"\xec\x01\n\nPeerStatus\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07subsets\x18\x05 \x03(\r\x12\x11\n\ttransport\x18\x06 \x01(\t\x12\x1a\n\x12sequences_per_step\x18\x07 \x01(\r\x12\x0f\n\x07is_self\x18\x08 \x01(\x08\x12\x16\n\x0eis_coordinator\x18\t \x01(\x08\x12(\n\x07traffic\x18\n \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12\x0f\n\x07seen_at\x18\x0b \x01(\x01\"\x86\x01\n\x0eTrainingStatus\x12\x12\n\nsteps_done\x18\x01 \x01(\r\x12\x11\n\tnum_steps\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\"\xfc\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nstate_root\x18\x02 \x01(\t\x12\x15\n\rheld_out_loss\x18\x03 \x01(\x01\x12\x1d\n\x15own_held_out_loss_sum\x18\x04 \x01(\x01\x12\x1b\n\x13own_held_out_tokens\x18\x05 \x01(\x04\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x0e\n\x06tokens\x18\x07 \x01(\x04\x12\x0f\n\x07seconds\x18\x08 \x01(\x01\x12(\n\x07traffic\x18\t \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12\x18\n\x10num_contributors\x18\n \x01(\r\"D\n\x07LogLine\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\n\n\x02\x61t\x18\x02 \x01(\x01\x12\r\n\x05level\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\x93\x05\n\x06Status\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12$\n\x03run\x18\x04 \x01(\x0b\x32\x17.spes_peer.wire.RunInfo\x12\r\n\x05round\x18\x05 \x01(\x04\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12$\n\x05phase\x18\x07 \x01(\x0b\x32\x15.spes_peer.wire.Phase\x12*\n\x0bround_phase\x18\x08 \x01(\x0b\x32\x15.spes_peer.wire.Phase\x12-\n\x07subsets\x18\t \x03(\x0b\x32\x1c.spes_peer.wire.SubsetStatus\x12)\n\x05peers\x18\n \x03(\x0b\x32\x1a.spes_peer.wire.PeerStatus\x12\x30\n\x08training\x18\x0b \x01(\x0b\x32\x1e.spes_peer.wire.TrainingStatus\x12+\n\x06rounds\x18\x0c \x03(\x0b\x32\x1b.spes_peer.wire.RoundStatus\x12(\n\x07traffic\x18\r \x03(\x0b\x32\x17.spes_peer.wire.Traffic\x12$\n\x03log\x18\x0e \x03(\x0b\x32\x17.spes_peer.wire.LogLine\x12\x11\n\tis_paused\x18\x0f \x01(\x08\x12\x12\n\nstate_root\x18\x10 \x01(\t\x12\x1b\n\x13held_out_loss_start\x18\x11 \x01(\x01\x12\x14\n\x0creachability\x18\x12 \x01(\t\x12\x12\n\nstarted_at\x18\x13 \x01(\x01\x12\x14\n\x0cstate_folder\x18\x14 \x01(\t\x12\x10\n\x08troubles\x18\x15 \x03(\t\x12)\n\x08services\x18\x16 \x03(\x0b\x32\x17.spes_peer.wire.Service\"\x0e\n\x0cWatchRequest\"\x0e\n\x0cPauseRequest\"\x0f\n\rResumeRequest\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x61t_once\x18\x01 \x01(\x08\"\x1c\n\x0c\x43ommandReply\x12\x0c\n\x04said\x18\x01 \x01(\t2\x9b\x02\n\x07\x43ontrol\x12?\n\x05Watch\x12\x1c.spes_peer.wire.WatchRequest\x1a\x16.spes_peer.wire.Status0\x01\x12\x43\n\x05Pause\x12\x1c.spes_peer.wire.PauseRequest\x1a\x1c.spes_peer.wire.CommandReply\x12\x45\n\x06Resume\x12\x1d.spes_peer.wire.ResumeRequest\x1a\x1c.spes_peer.wire.CommandReply\x12\x43\n\x05Leave\x12\x1c.spes_peer.wire.LeaveRequest\x1a\x1c.spes_peer.wire.CommandReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +33,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PHASE']._serialized_start=48
   _globals['_PHASE']._serialized_end=139
-  _globals['_RUNINFO']._serialized_start=142
-  _globals['_RUNINFO']._serialized_end=303
-  _globals['_SUBSETSTATUS']._serialized_start=305
-  _globals['_SUBSETSTATUS']._serialized_end=411
-  _globals['_TRAFFIC']._serialized_start=413
-  _globals['_TRAFFIC']._serialized_end=485
-  _globals['_PEERSTATUS']._serialized_start=488
-  _globals['_PEERSTATUS']._serialized_end=724
-  _globals['_TRAININGSTATUS']._serialized_start=727
-  _globals['_TRAININGSTATUS']._serialized_end=861
-  _globals['_ROUNDSTATUS']._serialized_start=864
-  _globals['_ROUNDSTATUS']._serialized_end=1116
-  _globals['_LOGLINE']._serialized_start=1118
-  _globals['_LOGLINE']._serialized_end=1186
-  _globals['_STATUS']._serialized_start=1189
-  _globals['_STATUS']._serialized_end=1787
-  _globals['_WATCHREQUEST']._serialized_start=1789
-  _globals['_WATCHREQUEST']._serialized_end=1803
-  _globals['_PAUSEREQUEST']._serialized_start=1805
-  _globals['_PAUSEREQUEST']._serialized_end=1819
-  _globals['_RESUMEREQUEST']._serialized_start=1821
-  _globals['_RESUMEREQUEST']._serialized_end=1836
-  _globals['_LEAVEREQUEST']._serialized_start=1838
-  _globals['_LEAVEREQUEST']._serialized_end=1869
-  _globals['_COMMANDREPLY']._serialized_start=1871
-  _globals['_COMMANDREPLY']._serialized_end=1899
-  _globals['_CONTROL']._serialized_start=1902
-  _globals['_CONTROL']._serialized_end=2185
+  _globals['_SERVICE']._serialized_start=141
+  _globals['_SERVICE']._serialized_end=210
+  _globals['_RUNINFO']._serialized_start=213
+  _globals['_RUNINFO']._serialized_end=374
+  _globals['_SUBSETSTATUS']._serialized_start=376
+  _globals['_SUBSETSTATUS']._serialized_end=482
+  _globals['_TRAFFIC']._serialized_start=484
+  _globals['_TRAFFIC']._serialized_end=556
+  _globals['_PEERSTATUS']._serialized_start=559
+  _globals['_PEERSTATUS']._serialized_end=795
+  _globals['_TRAININGSTATUS']._serialized_start=798
+  _globals['_TRAININGSTATUS']._serialized_end=932
+  _globals['_ROUNDSTATUS']._serialized_start=935
+  _globals['_ROUNDSTATUS']._serialized_end=1187
+  _globals['_LOGLINE']._serialized_start=1189
+  _globals['_LOGLINE']._serialized_end=1257
+  _globals['_STATUS']._serialized_start=1260
+  _globals['_STATUS']._serialized_end=1919
+  _globals['_WATCHREQUEST']._serialized_start=1921
+  _globals['_WATCHREQUEST']._serialized_end=1935
+  _globals['_PAUSEREQUEST']._serialized_start=1937
+  _globals['_PAUSEREQUEST']._serialized_end=1951
+  _globals['_RESUMEREQUEST']._serialized_start=1953
+  _globals['_RESUMEREQUEST']._serialized_end=1968
+  _globals['_LEAVEREQUEST']._serialized_start=1970
+  _globals['_LEAVEREQUEST']._serialized_end=2001
+  _globals['_COMMANDREPLY']._serialized_start=2003
+  _globals['_COMMANDREPLY']._serialized_end=2031
+  _globals['_CONTROL']._serialized_start=2034
+  _globals['_CONTROL']._serialized_end=2317
 # @@protoc_insertion_point(module_scope)
