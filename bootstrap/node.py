@@ -1,21 +1,26 @@
-"""The bootstrap node of a run: first node of the DHT, libp2p relay, keeper of the records, seeder of shards and
-genesis blocks, and coordinator of first choice. It trains nothing and never loads a model."""
+"""The bootstrap node of a run: first node of the DHT, libp2p relay, keeper of the records and of the state, seeder of
+shards and genesis blocks, and coordinator of first choice. It trains nothing and never loads a model; the run goes on
+without it."""
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from spes_peer.coordinating import Coordinating
-from spes_peer.errors import BadConfiguration, SpesError
+from bootstrap.keeper import Keeper
+from spes_peer.errors import BadConfiguration, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
+from spes_peer.following.follower import Follower
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
 from spes_peer.ports import address_towards, choose_ports
 from spes_peer.process import on_signals
+from spes_peer.rounds.messages import Beat, UpdateNotice
 from spes_peer.run.peers import Head, PeerState, Role
 
 logger = logging.getLogger(__name__)
@@ -23,6 +28,7 @@ logger = logging.getLogger(__name__)
 # Any address outside: only the route to it is looked up, nothing is sent there.
 _SOMEWHERE = "192.0.2.1"
 _ADDRESS_FILE = "address"
+_GOODBYE_SECONDS = 0.3  # for members to hear that they need another coordinator
 _CROWD_SECONDS = 2.0  # between looks into the DHT while newcomers gather
 
 
@@ -60,14 +66,12 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
         )
         if node.chain.head is None:
             raise BadConfiguration(f"{settings.folder} has no record 0; make the run again with: spes-peer run create")
-        coordinating = Coordinating(node, settings.finish_after or None)
-        node.on_attend = coordinating.attend
         node.state = PeerState.ONLINE
         async with node.running(known=()):
             address = _address(node)
             write_whole(folder.path / _ADDRESS_FILE, f"{address}\n".encode())
             print(f"join this run with: spes-peer join --bootstrap {address}", flush=True)
-            await _serve(node, coordinating, stopped)
+            await _serve(node, settings.finish_after or None, stopped)
         (folder.path / _ADDRESS_FILE).unlink(missing_ok=True)
     return 0
 
@@ -77,19 +81,54 @@ def _address(node: Node) -> str:
     return NodeAddress(settings.announce or settings.host, settings.ports.grpc, node.peer_id).text()
 
 
-async def _serve(node: Node, coordinating: Coordinating, stopped: asyncio.Event) -> None:
-    loops = [asyncio.create_task(loop) for loop in (coordinating.run(), _announce(node))]
-    ending = asyncio.create_task(stopped.wait())
+async def _serve(node: Node, finish_after: int | None, stopped: asyncio.Event) -> None:
+    keeper = Keeper(node)
+    node.list_snapshots = lambda: keeper.snapshots
     try:
-        done, _ = await asyncio.wait({*loops, ending}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    except OSError as error:
-        raise SpesError(f"cannot go on: {error}; mend this and start again") from None
-    finally:
-        for task in (*loops, ending):
-            task.cancel()
-        await asyncio.gather(*loops, ending, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            follower = Follower(node, _spawning(tasks), finish_after)
+            follower.on_message = lambda _sender, message: _take(keeper, message)
+            node.on_chain.append(lambda switch: keeper.rewind(switch.first_round) if switch is not None else None)
+            for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node)):
+                tasks.create_task(loop)
+            await stopped.wait()
+            follower.coordinating.resign()
+            await asyncio.sleep(_GOODBYE_SECONDS)
+            raise _Stopped
+    except* _Stopped:
+        pass
+    except* SpesError as failures:
+        raise first_in(failures) from None
+    except* OSError as failures:
+        raise SpesError(f"cannot go on: {first_in(failures)}; mend this and start again") from None
+
+
+def _take(keeper: Keeper, message: Any) -> None:
+    if isinstance(message, UpdateNotice):
+        keeper.on_notice(message)
+
+
+async def _beat(follower: Follower) -> None:
+    """Tell the coordinator every heartbeat that this node is there: it may hand over."""
+    while True:
+        follower.send(Beat(follower.head.round, "following", 0))
+        await asyncio.sleep(follower.node.manifest.timing.heartbeat_seconds)
+
+
+class _Stopped(Exception):
+    """The node ends as asked."""
+
+
+def _spawning(tasks: asyncio.TaskGroup) -> Callable[[Coroutine[Any, Any, None]], object]:
+    """Runs work beside; a fault of a peer in it is logged and ends it alone."""
+
+    async def guarded(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PeerError as error:
+            logger.warning("gave up reason=%s", error)
+
+    return lambda work: tasks.create_task(guarded(work))
 
 
 async def _announce(node: Node) -> None:

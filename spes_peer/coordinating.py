@@ -1,23 +1,40 @@
 """The coordinator's role, played by a node: the rim around the pure core in `rounds.coordinator`.
 
-Members' streams come in through `attend`; their messages are verified here, once. What the core decides is signed,
-kept (a certified record on disk before it is told to anybody) and sent. One task at a time changes the state: all of it
-runs between two awaits.
+Every node can play it. Members' streams come in through `attend`; their messages are verified here, once. What the core
+decides is signed, kept (a certified record and this node's own proposals on disk before they are told to anybody) and
+sent. One task at a time changes the state: all of it runs between two awaits.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
-from spes_peer.errors import PeerError
+from spes_peer.errors import DiskTrouble, PeerError
+from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
-from spes_peer.rounds.coordinator import on_connected, on_gone, on_message, on_time, start, waiting
-from spes_peer.rounds.messages import FROM_MEMBER, CoordinatorBeat
+from spes_peer.rounds.coordinator import (
+    leads,
+    on_connected,
+    on_gone,
+    on_head,
+    on_heard,
+    on_message,
+    on_time,
+    start,
+    waiting,
+)
+from spes_peer.rounds.mandates import supporters
+from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal
+from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Outgoing, Rules, Step
+from spes_peer.run.certificates import is_more_than_half
+from spes_peer.run.chain import Switch
 from spes_peer.run.records import CertifiedRecord
 from spes_peer.run.signed import ReplayGuard, Signed, open_any
+from spes_peer.wire import convert
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +42,42 @@ Send = Callable[[Signed], None]
 
 
 class Coordinating:
-    """Coordinates for as long as `run` runs."""
+    """Coordinates, whenever it is this node's turn, for as long as `run` runs. `node` has record 0."""
 
     def __init__(self, node: Node, finish_after: int | None = None) -> None:
         assert node.chain.head is not None
+        self.on_behind: Callable[[PeerId], None] = lambda _peer: None
+        """Called when a member turns out to have newer records than this node."""
         self._node = node
         self._members: dict[PeerId, Send] = {}
         self._replays = ReplayGuard()
-        self._last_beat: CoordinatorBeat | None = None
-        term = node.folder.next_number("term")  # members sign once in each
-        self._state = start(Rules(node.layout, finish_after), node.chain.head, time.time(), term)
+        self._last_why = ""
+        self._proposed = self._last_proposal()
+        self._state = start(
+            Rules(node.layout, finish_after),
+            node.chain.head,
+            node.peer_id,
+            time.time(),
+            self._past(),
+            self._proposed,
+        )
+        node.on_attend = self.attend
+        node.on_chain.append(self._on_chain)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node coordinates the open round."""
+        return leads(self._state, time.time())
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether more than half of the roster attend this node."""
+        roster = self._state.head.record.roster
+        return not roster or is_more_than_half(len(self._state.present), of=len(roster))
+
+    def hears(self, term: int | None) -> None:
+        """As a member this node hears another coordinate in this term, or nobody."""
+        self._state = on_heard(self._state, term)
 
     async def run(self) -> None:
         """Let time pass and tell members every heartbeat what the round waits for; ends by cancellation."""
@@ -46,7 +89,7 @@ class Coordinating:
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Send) -> None:
         """Talk with one member until its stream ends. A newer stream of a member replaces the older one."""
         self._members[caller] = send
-        logger.info("a member attends peer=%s", self._node.name_of(caller))
+        logger.debug("a member attends peer=%s", self._node.name_of(caller))
         try:
             send(self._node.signer.sign(self._node.chain.record(self._node.head_round)))
             self._do(on_connected(self._state, caller, time.time()))
@@ -56,9 +99,27 @@ class Coordinating:
         finally:
             if self._members.get(caller) is send:
                 del self._members[caller]
-                logger.info("a member is gone peer=%s", self._node.name_of(caller))
+                logger.debug("a member is gone peer=%s", self._node.name_of(caller))
                 self._do(on_gone(self._state, caller, time.time()))
                 self._beat()
+
+    def resign(self) -> None:
+        """Stop: members need not wait to find out. What was certified is theirs already."""
+        if self.leads:
+            beat = waiting(self._state, time.time())
+            self._send(Outgoing(None, replace(beat, phase="resigned", why="the coordinator leaves the run")))
+
+    def _on_chain(self, _switch: Switch | None) -> None:
+        head = self._node.chain.head
+        assert head is not None
+        is_new = head.hash != self._state.head.hash
+        self._state = on_head(self._state, head, self._past(), time.time())
+        if is_new:  # who attends here may not have it, and may have to go elsewhere now
+            self._send(Outgoing(None, self._node.chain.record(head.round)))
+
+    def _past(self) -> Past:
+        chain = self._node.chain
+        return Past(chain.last_trained(self._node.layout), chain.leases)
 
     def _take(self, caller: PeerId, signed: Signed) -> None:
         """One message; one that is not the caller's own, sound and new is dropped."""
@@ -70,39 +131,71 @@ class Coordinating:
         except PeerError as error:
             logger.warning("dropped a message peer=%s reason=%s", self._node.name_of(caller), error)
             return
+        if isinstance(message, Beat) and message.round > self._node.head_round:
+            self.on_behind(caller)
         self._do(on_message(self._state, signed, message, time.time()))
 
     def _do(self, step: Step) -> None:
-        """Take the core's decision: disk first, then state, then words."""
-        if step.certified is not None:
-            self._keep(step.certified)
+        """Take the core's decision: disk first, then state, then words. What cannot be kept has not happened."""
         phase_before = self._state.phase.name
+        try:
+            self._keep_proposal(step)
+            if step.certified is not None:
+                self._keep(step.certified)
+        except DiskTrouble as error:
+            logger.error("cannot go on as coordinator reason=%s", error)
+            return
         self._state = step.state
         for outgoing in step.outgoing:
             self._send(outgoing)
+        if step.certified is not None:
+            self._node.chain_changed(None)
         if self._state.phase.name != phase_before:
             self._beat()
 
     def _keep(self, certified: CertifiedRecord) -> None:
         sealed = self._node.chain.append(certified)
+        is_certified = self._node.chain.certified_round == sealed.round
         logger.info(
-            "record certified round=%d signatures=%d roster=%d updates=%d",
+            "record %s round=%d signatures=%d roster=%d updates=%d",
+            "certified" if is_certified else "goes on uncertified",
             sealed.round,
             len(certified.signatures),
             len(sealed.record.roster),
             len(sealed.record.updates),
         )
 
+    def _keep_proposal(self, step: Step) -> None:
+        """In one term this node proposes one record, also when it starts again."""
+        proposals = [out.message for out in step.outgoing if isinstance(out.message, Proposal)]
+        if proposals and proposals[0] != self._proposed:
+            write_whole(self._node.folder.proposal, convert.encode(proposals[0]))
+            self._proposed = proposals[0]
+
+    def _last_proposal(self) -> Proposal | None:
+        try:
+            return convert.decode(Proposal, self._node.folder.proposal.read_bytes())
+        except FileNotFoundError:
+            return None
+        except PeerError as error:
+            logger.warning("the last proposal on disk cannot be read reason=%s", error)
+            return None
+
     def _send(self, outgoing: Outgoing) -> None:
-        signed = self._node.signer.sign(outgoing.message)
         receivers = list(self._members.values()) if outgoing.to is None else [self._members.get(outgoing.to)]
-        for send in receivers:
-            if send is not None:
+        present = [send for send in receivers if send is not None]
+        if present:
+            signed = self._node.signer.sign(outgoing.message)
+            for send in present:
                 send(signed)
 
     def _beat(self) -> None:
-        beat = waiting(self._state, time.time())
-        if self._last_beat is None or beat.why != self._last_beat.why:
+        """Say what the round waits for; a node that neither coordinates nor is asked to is silent."""
+        now = time.time()
+        if not leads(self._state, now) and not supporters(self._state):
+            return
+        beat: CoordinatorBeat = waiting(self._state, now)
+        if beat.why != self._last_why:
             logger.info("%s: %s", beat.phase, beat.why)
-        self._last_beat = beat
+        self._last_why = beat.why
         self._send(Outgoing(None, beat))

@@ -58,8 +58,18 @@ class StateFolder:
         return self.path / "logs"
 
     @property
-    def ballot(self) -> Path:
-        return self.path / "ballot"
+    def ballots(self) -> Path:
+        """What this node has promised and signed; a folder."""
+        return self.path / "ballots"
+
+    @property
+    def proposal(self) -> Path:
+        """What this node proposed last as coordinator."""
+        return self.path / "proposal"
+
+    @property
+    def known_nodes(self) -> Path:
+        return self.path / "known-nodes.json"
 
     @property
     def snapshots(self) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import SpesError, Unreachable, first_in
+from spes_peer.errors import BadMessage, SpesError, Unreachable, first_in
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -27,11 +27,13 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.membership.directory import Directory
 from spes_peer.ports import Ports
-from spes_peer.run.chain import Chain
+from spes_peer.run.certificates import Checks, stalled_at
+from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.layout import Layout
+from spes_peer.run.lineage import branch_of
 from spes_peer.run.manifest import PROTOCOL_VERSION, SignedManifest
-from spes_peer.run.peers import MAX_NAME_CHARACTERS, PeerEntry, PeerState, Role
-from spes_peer.run.records import CertifiedRecord, Snapshot
+from spes_peer.run.peers import MAX_NAME_CHARACTERS, PeerEntry, PeerState, Role, Standing
+from spes_peer.run.records import CertifiedRecord, SealedRecord, Snapshot
 from spes_peer.run.signed import Signed, Signer
 
 logger = logging.getLogger(__name__)
@@ -72,14 +74,14 @@ class Node:
         self.settings = settings
         self.identity = Identity.load_or_create(folder.identity_key)
         self.tls = TlsIdentity.generate()
-        self.chain = Chain(folder.path, self.manifest.organizers, signed.run_id)
+        self.chain = Chain(folder.path, Checks.of(self.manifest, signed.run_id))
         # by the clock, so that a key copied to another machine rises there too; by disk, where the clock has gone back
         incarnation = folder.next_number("incarnation", at_least=time.time_ns())
         self.signer = Signer(self.identity, signed.run_id, incarnation, lambda: self.head_hash)
         self.blobs = BlobStore(folder.path / "blobs")
-        self.traffic = Traffic()
+        self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
-        self.connections = Connections(self.signer, self.traffic, self._open_tunnel)
+        self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket)
         self.fetcher = Fetcher(self.holdings, self.connections, self.manifest.timing.fetch_stall_seconds)
         self.announce_soon = asyncio.Event()
         """Set when others should know soon what this node says of itself."""
@@ -89,7 +91,12 @@ class Node:
         self._listed_at: dict[PeerId, float] = {}
         """When the DHT last had the entry, by the monotonic clock."""
         self.on_attend: OnAttend | None = None
-        """Set by a node that coordinates."""
+        """Set by what coordinates, or would."""
+        self.on_chain: list[Callable[[Switch | None], None]] = []
+        """Called after every change of the chain; with a switch where another chain took the place of ours."""
+        self.standing: Callable[[], Standing] = lambda: Standing(
+            self.head_round, self.head_hash, self.chain.certified_round
+        )
         self.list_snapshots: Callable[[], Sequence[Snapshot]] = tuple
         self.libp2p: Libp2pNode | None = None
         self.directory: Directory | None = None
@@ -107,6 +114,53 @@ class Node:
     def head_round(self) -> int:
         """-1 before record 0 is here."""
         return self.chain.num_records - 1
+
+    # ---- the chain ----
+
+    def take_record(self, certified: CertifiedRecord) -> None:
+        """Append the next record, on disk when this returns; raises `PeerError` for one that does not belong there.
+
+        An uncertified one behind a certified one is taken only when our own clock says that the run has stalled:
+        anybody can make one.
+        """
+        head, certified_before = self.chain.head, self.chain.certified_round
+        if head is not None and certified_before == head.round and self._is_early(head, [certified]):
+            raise BadMessage(f"record {head.round + 1} is not certified, and the run has not stalled")
+        self.chain.append(certified)
+        self.chain_changed(None)
+
+    def take_branch(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
+        """Follow `branch`, which begins behind our newest certified record, if it ranks above our own chain."""
+        base = self.chain.record(self.chain.certified_round).sealed
+        if self._is_early(base, branch[:1]):
+            return None
+        switch = self.chain.adopt(branch)
+        if switch is not None:
+            if switch.lost:
+                logger.warning(
+                    "another chain ranks above ours, ours is given up from round=%d records=%d tokens=%d",
+                    switch.first_round,
+                    len(switch.lost),
+                    switch.lost_tokens,
+                )
+            self.chain_changed(switch)
+        return switch
+
+    def improve_record(self, certified: CertifiedRecord) -> None:
+        """Take a certificate for a record that is here uncertified; raises `PeerError` for a bad one."""
+        if self.chain.improve(certified):
+            logger.info("record certified late round=%d newest=%d", certified.sealed.round, self.chain.certified_round)
+            self.chain_changed(None)
+
+    def chain_changed(self, switch: Switch | None) -> None:
+        for listener in self.on_chain:
+            listener(switch)
+
+    def _is_early(self, base: SealedRecord, branch: Sequence[CertifiedRecord]) -> bool:
+        """Whether `branch` begins uncertified although the round behind `base` may still close well."""
+        if not branch or branch_of(base, branch, self.chain.checks).certified_round > base.round:
+            return False
+        return time.time() < stalled_at(base.record, self.manifest.timing.stall_timeout_seconds)
 
     @contextlib.asynccontextmanager
     async def running(self, known: Iterable[PeerEntry]) -> AsyncIterator[None]:
@@ -126,6 +180,7 @@ class Node:
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)
+            self.connections.update_entry(self.entry())  # a coordinator attends itself like any other member
             # hivemind and py-libp2p take seconds to import, and may take seconds to end: both at once
             closings: list[_Closing] = []
             stack.push_async_callback(_close_at_once, closings)

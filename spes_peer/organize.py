@@ -24,7 +24,8 @@ from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
 from spes_peer.files import making_folder, write_whole
 from spes_peer.folder import MANIFEST_FILE
 from spes_peer.identity import Identity
-from spes_peer.run.chain import Chain, sign_genesis
+from spes_peer.run.certificates import Checks, sign_genesis
+from spes_peer.run.chain import Chain
 from spes_peer.run.manifest import Manifest, RunFile, SignedManifest, parse_run_file, sign_manifest, validated
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import Snapshot, first_record
@@ -104,7 +105,7 @@ def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, m
     genesis = convert.decode(Snapshot, (folder / GENESIS_FILE).read_bytes())
     (folder / GENESIS_FILE).unlink()  # record 0 says the same from here on
     record = first_record(signed.run_id, genesis.blocks, (bootstrap.peer_id,), time.time())
-    Chain(folder, manifest.organizers, signed.run_id).append(sign_genesis(record, organizer, signed.run_id))
+    Chain(folder, Checks.of(manifest, signed.run_id)).append(sign_genesis(record, organizer, signed.run_id))
     return signed
 
 

@@ -19,7 +19,8 @@ from spes_peer.blobs import BlobStore
 from spes_peer.identity import Identity
 from spes_peer.model.decoder import Decoder
 from spes_peer.model.norm import rms_norm
-from spes_peer.run.chain import Chain, sign_genesis
+from spes_peer.run.certificates import Checks, sign_genesis
+from spes_peer.run.chain import Chain
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, RunFile, parse_run_file, sign_manifest
 from spes_peer.run.presets import PRESETS
@@ -79,7 +80,7 @@ def write_genesis(folder: Path, manifest: Manifest, run_id: bytes, blocks: tuple
     record = dataclasses.replace(
         record_of(0), run_id=run_id, previous_hash=b"", genesis=blocks, state_root=state_root(blocks)
     )
-    Chain(folder, manifest.organizers, run_id).append(sign_genesis(record, ORGANIZER, run_id))
+    Chain(folder, Checks.of(manifest, run_id)).append(sign_genesis(record, ORGANIZER, run_id))
 
 
 def tokens_of(vocab_rows: int, length: int = LENGTH) -> Tensor:

@@ -14,6 +14,7 @@ from spes_peer.blobs import BlobName
 from spes_peer.identity import Identity, PeerId
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.ballot import Ballot
+from spes_peer.rounds.election import fault_in_owner
 from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import (
     AdmissionRequest,
@@ -30,7 +31,7 @@ from spes_peer.rounds.messages import (
     UpdateReport,
 )
 from spes_peer.rounds.phases import Rules, Step
-from spes_peer.run.chain import check_certificate, sign_genesis
+from spes_peer.run.certificates import Checks, check_record, sign_genesis
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import (
@@ -45,7 +46,9 @@ from spes_peer.run.signed import Signer
 
 RUN_ID = bytes(range(32))
 ORGANIZER = Identity.from_seed(b"\1" * 32)
-BOOTSTRAP = Identity.from_seed(b"\2" * 32).peer_id
+BOOTSTRAP_IDENTITY = Identity.from_seed(b"\2" * 32)
+BOOTSTRAP = BOOTSTRAP_IDENTITY.peer_id
+CHECKS = Checks(RUN_ID, (ORGANIZER.peer_id,))
 
 
 def invented(*parts: object) -> BlobName:
@@ -79,7 +82,7 @@ class Member:
         self.swarm = swarm
         self.incarnation = incarnation
         self.signer = Signer(self.identity, RUN_ID, incarnation)
-        self.ballot = Ballot()
+        self.ballots: dict[bytes, Ballot] = {}
         self.is_alive = True
         self.contributes = True
         self.holds = True
@@ -113,7 +116,7 @@ class Member:
 
     def follow(self, certified: CertifiedRecord) -> None:
         """The state after the next record."""
-        self.head = check_certificate(certified, self.head, [ORGANIZER.peer_id], RUN_ID)
+        self.head = check_record(certified, self.head, CHECKS).sealed
         record = self.head.record
         assert record.state_root in ("", self.root) or self.contribution is None
         if record.updates or record.merge_alpha:
@@ -161,10 +164,12 @@ class Member:
     def sign(self, proposal: Proposal) -> None:
         sealed = SealedRecord.from_bytes(proposal.record)
         own = Own(self.peer_id, self.contribution, self.reports, self.incarnation)
-        if reason := objections(sealed, self.head, own, self.swarm.layout, BOOTSTRAP):
+        reason = fault_in_owner(BOOTSTRAP, proposal.term, self.head.record)
+        if reason := reason or objections(sealed, self.head, own, self.swarm.layout):
             self.objections.append(reason)
             return
-        self.ballot = Ballot.from_bytes(self.ballot.signed(sealed.round, proposal.term, sealed.hash).to_bytes())
+        ballot = self.ballots.get(self.head.hash, Ballot.behind(self.head))
+        self.ballots[self.head.hash] = Ballot.from_bytes(ballot.signed(proposal.term, sealed).to_bytes())
         self.say(RecordSignature(sealed.round, proposal.term, sealed.hash))
 
 
@@ -176,12 +181,13 @@ class Swarm:
         self.now = 1_000_000.0
         self.zero = self.head = genesis(self.layout).seal()
         certified = sign_genesis(self.head.record, ORGANIZER, RUN_ID)
-        check_certificate(certified, None, [ORGANIZER.peer_id], RUN_ID)
+        check_record(certified, None, CHECKS)
         self.records = [self.head.record]
         self.certified: list[CertifiedRecord] = []
         self.moments = [self.now]
         self.inbox: deque[tuple[Any, Any]] = deque()
-        self.state = coordinator.start(Rules(self.layout, finish_after), self.head, self.now)
+        self.signer = Signer(BOOTSTRAP_IDENTITY, RUN_ID, 1)
+        self.state = coordinator.start(Rules(self.layout, finish_after), self.head, BOOTSTRAP, self.now)
         self.members: dict[PeerId, Member] = {}
         for number, wanted in enumerate(subsets, start=10):
             self.join(number, wanted)
@@ -220,14 +226,21 @@ class Swarm:
     def take(self, step: Step) -> None:
         self.state = step.state
         if step.certified is not None:
-            self.head = check_certificate(step.certified, self.head, [ORGANIZER.peer_id], RUN_ID)
+            self.head = check_record(step.certified, self.head, CHECKS).sealed
             self.records.append(self.head.record)
             self.certified.append(step.certified)
             self.moments.append(self.now)
         for out in step.outgoing:
+            if out.to == BOOTSTRAP and isinstance(out.message, Proposal):  # behind an empty roster its word counts
+                self.sign_as_bootstrap(out.message)
             for member in list(self.members.values()):
                 if member.is_alive and out.to in (None, member.peer_id):
                     member.on_message(out.message)
+
+    def sign_as_bootstrap(self, proposal: Proposal) -> None:
+        sealed = SealedRecord.from_bytes(proposal.record)
+        signature = RecordSignature(sealed.round, proposal.term, sealed.hash)
+        self.inbox.append((self.signer.sign(signature), signature))
 
     def ask(self, member: Member, message: Any) -> str:
         """The coordinator's refusal of a message that overtakes all others; empty if it takes it."""

@@ -1,7 +1,8 @@
-"""A peer's part in the rounds of a run: follows the records, trains, contributes, judges what is proposed.
+"""A peer's part in the rounds of a run: trains what the records give it, contributes, judges what is proposed.
 
 One task (`live`) brings this peer to what the newest record asks of it, again after everything that changes; messages
-of the coordinator are taken as they come (`_on_message`). What a round needs besides training is in `round_work`. Every
+of the coordinator are taken as they come (`_on_message`). The records, the coordinator and this peer's own turn as one
+are `following`'s matter. What a round needs besides training is in `round_work`. Every
 fault of a peer costs that one message or transfer.
 """
 
@@ -12,15 +13,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from spes_peer.daemon.attendance import Attendance
-from spes_peer.daemon.joining import Claiming, fetch_records
+from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
 from spes_peer.daemon.status import PhaseKeeper, RoundHistory
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.daemon.voting import Voter
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, PeerError
+from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
@@ -30,14 +30,14 @@ from spes_peer.rounds.messages import (
     Contribution,
     CoordinatorBeat,
     Departure,
-    Proposal,
     ReduceOrder,
     Refusal,
     UpdateNotice,
 )
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerState
-from spes_peer.run.records import CertifiedRecord, RosterEntry, SealedRecord
+from spes_peer.run.chain import Switch
+from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
 
 logger = logging.getLogger(__name__)
@@ -62,14 +62,12 @@ class Member:
         end: Callable[[], None],
         is_paused: bool,
     ) -> None:
-        """`spawn` runs something beside; `end` ends the daemon."""
+        """`spawn` runs something beside; `end` ends the daemon. `node` has record 0."""
         self.node = node
         self.trainer = trainer
         self.replica = replica
         self.claiming = claiming
-        self.attendance = Attendance(
-            node.connections, node.signer, self._candidates, node.manifest.timing.coordinator_timeout_seconds
-        )
+        self.follower = Follower(node, spawn)
         self.history = RoundHistory(node.traffic)
         self.progress: TrainProgress | None = None
         self.round_phase: CoordinatorBeat | None = None
@@ -87,10 +85,11 @@ class Member:
         self._measured_round = -1
         self._applied: list[tuple[SealedRecord, str]] = []
         """Records since the last measurement, each with the state root after it."""
-        self._voter = Voter(node.folder.ballot, node.layout)
-        self.attendance.on_message = self._on_message
-        self.attendance.on_open = self._still_to_say
-        self.attendance.on_lost = self._on_lost
+        self.follower.on_message = self._on_message
+        self.follower.on_lost = self._on_lost
+        self.follower.still_to_say = self._still_to_say
+        self.follower.own_facts = self._facts
+        node.on_chain.append(self._on_chain)
         replica.on_applied = self._on_applied
         trainer.on_progress = self._on_progress
         trainer.on_restart = self._on_trainer_restart
@@ -99,9 +98,8 @@ class Member:
 
     async def live(self) -> None:
         """Do what the newest record asks of this peer, again after every change; for ever."""
-        await self._first_records()
         self._open_work()
-        self._spawn(self.attendance.run())
+        self._spawn(self.follower.run())
         trouble = ""
         while True:
             self._changed.clear()
@@ -116,23 +114,6 @@ class Member:
                 trouble = ""
                 await self._until_changed()
 
-    async def _first_records(self) -> None:
-        while True:
-            self._say("syncing", "fetching the records of the run")
-            try:
-                await self._fetch_records(self.node.others()[::-1])
-            except PeerError as error:
-                if self.node.chain.head is None:
-                    self._say("syncing", f"no records yet: {error}")
-                    await asyncio.sleep(_RETRY_SECONDS)
-                    continue
-            return
-
-    async def _fetch_records(self, sources: Sequence[PeerId]) -> None:
-        stall_seconds = self.node.manifest.timing.fetch_stall_seconds
-        await fetch_records(self.node.chain, self.node.connections, sources, stall_seconds)
-        self._open_work()
-
     async def _follow(self, record: SealedRecord) -> None:
         """Bring the state to `record`; then take part in the round it opened, or seek a place in the next."""
         await self._bring_state_to(record)
@@ -141,7 +122,7 @@ class Member:
             self._say("finished", f"the run ended with round {record.round - 1}; thank you")
         elif work is None:
             await self._seek_a_place()
-        elif work.record is record and work.contribution is None:
+        elif work.record.hash == record.hash and work.contribution is None:
             await work.unless_closed(self._train(work))
 
     async def _until_changed(self) -> None:
@@ -150,7 +131,7 @@ class Member:
                 await self._changed.wait()
         except TimeoutError:  # the coordinator's word may have been missed
             with contextlib.suppress(PeerError):
-                await self._fetch_records(self._candidates())
+                await self.follower.fetch_records(self._candidates())
 
     @property
     def head(self) -> SealedRecord:
@@ -254,7 +235,7 @@ class Member:
             await self.claiming.claim(self.node.max_subsets, lambda why: self._say("joining", why))
         self._say("waiting", "to be admitted to the next round")
         if self._wants_a_place:
-            self.attendance.send(self._admission_request())
+            self.follower.send(self._admission_request())
 
     @property
     def _wants_a_place(self) -> bool:
@@ -263,7 +244,7 @@ class Member:
     def _open_work(self) -> None:
         """The newest record's round is this peer's to work in, if it has a place there. Called again without need, it
         does nothing."""
-        if self._opened is self.head:
+        if self._opened is not None and self._opened.hash == self.head.hash:
             return
         self._opened = self.head
         had_a_place, place = self._work is not None, self._place
@@ -272,7 +253,7 @@ class Member:
         self._work = None
         self.progress = None
         if place is not None:
-            self._work = RoundWork(self.head, place, self.node, self.trainer, self.attendance.send, self._spawn)
+            self._work = RoundWork(self.head, place, self.node, self.trainer, self.follower.send, self._spawn)
             if place.subsets != self.claiming.subsets:
                 self._spawn(self.claiming.keep(place.subsets))
         elif self._is_leaving:
@@ -289,31 +270,24 @@ class Member:
 
     def _on_message(self, sender: PeerId, message: Any) -> None:
         match message:
-            case CertifiedRecord():
-                self._on_record(message)
             case CoordinatorBeat():
                 self._on_beat(message)
             case ReduceOrder() if self._work:
                 self._work.on_reduce_order(message)
             case UpdateNotice() if self._work:
                 self._work.on_notice(message)
-            case Proposal():
-                incarnation = self.node.signer.incarnation
-                own = self._work.facts() if self._work else Own(self.node.peer_id, incarnation=incarnation)
-                if signature := self._voter.vote(message, sender, self.head, own):
-                    self.attendance.send(signature)
             case Refusal():
                 logger.warning("the coordinator refused a message why=%s", message.why[:_LONGEST_REASON])
 
-    def _on_record(self, certified: CertifiedRecord) -> None:
-        try:
-            if certified.sealed.round > self.head.round + 1:
-                self._spawn(self._fetch_records(self._candidates()))
-            elif certified.sealed.round > self.head.round:
-                self.node.chain.append(certified)
-                self._open_work()
-        except PeerError as error:
-            logger.warning("refused a record reason=%s", error)
+    def _facts(self) -> Own:
+        return self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
+
+    def _on_chain(self, switch: Switch | None) -> None:
+        if switch is not None and switch.lost:
+            self.replica.rewind(switch.first_round)
+            self._applied = [one for one in self._applied if one[0].round < switch.first_round]
+            self._measured_round = min(self._measured_round, switch.first_round - 1)
+        self._open_work()
 
     def _on_beat(self, beat: CoordinatorBeat) -> None:
         self.round_phase = beat
@@ -348,7 +322,7 @@ class Member:
     def pause(self) -> None:
         """Take no part from the next round on."""
         self.is_paused = True
-        self.attendance.send(Departure("paused"))
+        self.follower.send(Departure("paused"))
         self._show_state()
         self._changed.set()
 
@@ -356,7 +330,7 @@ class Member:
         """Take part again, with the same subsets if the round is still open, else with what is free then."""
         self.is_paused = False
         if self._work is not None:
-            self.attendance.send(self._admission_request())
+            self.follower.send(self._admission_request())
         self._show_state()
         self._changed.set()
 
@@ -365,7 +339,7 @@ class Member:
         cannot close. The seconds after which this ends come what may."""
         assert self._work is not None
         self._is_leaving = True
-        self.attendance.send(Departure("leaving"))
+        self.follower.send(Departure("leaving"))
         self._show_state()
         timing = self.node.manifest.timing
         seconds = max(0.0, self._work.until_at - time.time()) + timing.round_seconds + timing.round_grace_seconds
@@ -379,7 +353,8 @@ class Member:
     def say_goodbye(self) -> None:
         """End now: the others need not wait."""
         self._is_leaving = True
-        self.attendance.send(Departure("leaving"))
+        self.follower.send(Departure("leaving"))
+        self.follower.coordinating.resign()
 
     @property
     def is_in_a_round(self) -> bool:
@@ -405,7 +380,7 @@ class Member:
         """Tell the coordinator every heartbeat that this member lives; for ever."""
         while True:
             await asyncio.sleep(self.node.manifest.timing.heartbeat_seconds)
-            self.attendance.send(self._beat())
+            self.follower.send(self._beat())
 
     def _beat(self) -> Beat:
         steps = self.progress.steps_done if self.progress else 0

@@ -43,10 +43,18 @@ class _Peer:
 class Connections:
     """One link per peer, over whichever transport reaches it."""
 
-    def __init__(self, signer: Signer, traffic: Traffic, open_tunnel: OpenTunnel | None = None) -> None:
+    def __init__(
+        self,
+        signer: Signer,
+        traffic: Traffic,
+        open_tunnel: OpenTunnel | None = None,
+        own_socket: Path | None = None,
+    ) -> None:
+        """`own_socket` is where this node itself serves: it is called like any other."""
         self._signer = signer
         self._traffic = traffic
         self._open_tunnel = open_tunnel
+        self._own_socket = own_socket
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
 
@@ -124,6 +132,8 @@ class Connections:
         return link
 
     async def _dial(self, entry: PeerEntry) -> Link:
+        if entry.peer_id == self.peer_id and self._own_socket is not None:
+            return await self._open(entry, "grpc", f"unix:{self._own_socket}", DIAL_SECONDS)
         failures = []
         for address in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
             try:

@@ -38,6 +38,7 @@ from spes_peer.exchange.limits import (
 from spes_peer.exchange.tokens import TOKEN_KEY, check_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId, TlsIdentity
+from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed
 from spes_peer.wire import convert
@@ -50,6 +51,7 @@ from spes_peer.wire.peer_pb2 import (
     RecordsRequest,
     Snapshots,
     SnapshotsRequest,
+    StandingRequest,
 )
 from spes_peer.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
 
@@ -72,6 +74,9 @@ class Host(Protocol):
 
     def description(self) -> Description:
         """For newcomers; the only answer that needs no token."""
+
+    def standing(self) -> Standing:
+        """The chain it holds and whom it follows."""
 
     def records_from(self, round: int) -> Iterable[CertifiedRecord]:
         """Oldest first."""
@@ -182,6 +187,11 @@ class _Service(PeerServicer):
     @_answering
     async def Describe(self, request: DescribeRequest, context: Context) -> Any:
         return convert.to_message(self._host.description())
+
+    @_answering
+    async def Stand(self, request: StandingRequest, context: Context) -> Any:
+        line = self._line(request, context)
+        return line.counted(convert.to_message(self._host.standing()))
 
     @_answering
     async def Records(self, request: RecordsRequest, context: Context) -> None:

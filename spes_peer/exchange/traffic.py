@@ -22,15 +22,19 @@ class Flow:
 class Traffic:
     """Counters that only rise; copies of them are compared to see what one round moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: PeerId | None = None) -> None:
+        """What a node says to itself, `own`, is no traffic."""
+        self._own = own
         self._sent: Counter[tuple[PeerId, Transport]] = Counter()
         self._received: Counter[tuple[PeerId, Transport]] = Counter()
 
     def sent(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
-        self._sent[peer, transport] += num_bytes
+        if peer != self._own:
+            self._sent[peer, transport] += num_bytes
 
     def received(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
-        self._received[peer, transport] += num_bytes
+        if peer != self._own:
+            self._received[peer, transport] += num_bytes
 
     def snapshot(self) -> "Traffic":
         """A copy that stands still."""

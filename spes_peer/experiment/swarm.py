@@ -114,7 +114,7 @@ class Swarm:
     def apply(self, updates: tuple[Update, ...], findings: Findings) -> None:
         """Close the round with `updates` and open the next."""
         speeds = [0.0] * len(self.seats)
-        self.head = next_record(self.head, updates, findings, self.seats, speeds, self.layout, None, _NOW).seal()
+        self.head = next_record(self.head, updates, findings, self.seats, speeds, self.layout, None, None, _NOW).seal()
         roots = {trainer.apply_record(self.head.record, False).state_root for trainer in self.trainers.values()}
         if len(roots) > 1:
             raise SpesError(f"after record {self.head.round} peers do not hold the same public state")

@@ -1,8 +1,9 @@
 """Who gets into the next roster: members that are still there, and newcomers that asked.
 
 The record is the authority on ownership. A sitting owner keeps its subsets; who asks for a subset that has an owner
-becomes a further owner of it. A member that starts again takes up its place, in the open round too: were it locked out
-until the next record, a round in which half of the roster restarts could never close.
+becomes a further owner of it; what changes hands otherwise is in `ownership`. A member that starts again takes up its
+place, in the open round too: were it locked out until the next record, a round in which half of the roster restarts
+could never close.
 """
 
 import math
@@ -126,13 +127,16 @@ class Seat:
 def next_seats(record: Record, crowd: Crowd) -> tuple[Seat, ...]:
     """The next roster in peer-id order: members that attend and stay, and whoever asked and attends.
 
-    What a member asks for counts only from a newer start of it than the roster has.
+    What a member asks for counts only from a newer start of it than the roster has; what it asks for by the same start
+    is a wish to change, on which `ownership.seats_after` decides. An earlier start is a ghost and gets no place.
     """
     seats = {peer: crowd.applicants[peer].subsets for peer in crowd.applying()}
     for entry in record.roster:
         link = crowd.links.get(entry.peer_id)
         if link is None or entry.peer_id in crowd.departed:
             continue
-        if entry.peer_id not in seats or link.incarnation == entry.incarnation:
+        if link.incarnation < entry.incarnation:
+            seats.pop(entry.peer_id, None)
+        elif entry.peer_id not in seats or link.incarnation == entry.incarnation:
             seats[entry.peer_id] = entry.subsets
     return tuple(Seat(peer, crowd.links[peer].incarnation, seats[peer]) for peer in sorted(seats))

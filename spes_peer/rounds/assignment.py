@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spes_peer.identity import PeerId
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import BlockId, BlockReducers, DataRange, Record, RosterEntry, Update
+from spes_peer.run.records import BlockId, BlockReducers, DataRange, Record, RosterEntry, Update, tokens_by_peer
 
 
 def rendezvous(key: str, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
@@ -89,11 +89,6 @@ def joined(ranges: Iterable[DataRange]) -> tuple[DataRange, ...]:
         else:
             merged.append(part)
     return tuple(merged)
-
-
-def tokens_by_peer(updates: Iterable[Update]) -> dict[PeerId, int]:
-    """Whose training the updates hold, and how many tokens of it."""
-    return {part.peer_id: part.tokens for update in updates for part in update.contributors}
 
 
 def pool_after(
@@ -175,12 +170,18 @@ def assign_reducers(round: int, roster: Sequence[RosterEntry], layout: Layout) -
     return tuple(assigned)
 
 
-def candidates_after(record: Record, round: int, roster: Sequence[RosterEntry]) -> tuple[PeerId, ...]:
-    """Who may coordinate `round`: the organizer's bootstrap nodes as record 0 names them, then the roster.
-
-    Candidates that stand in no roster are bootstrap nodes: those train nothing.
-    """
+def bootstraps_of(record: Record) -> tuple[PeerId, ...]:
+    """Candidates that stand in no roster are bootstrap nodes: those train nothing."""
     members = {entry.peer_id for entry in record.roster}
-    bootstraps = tuple(peer for peer in record.candidates if peer not in members)
+    return tuple(peer for peer in record.candidates if peer not in members)
+
+
+def candidates_after(
+    record: Record, round: int, roster: Sequence[RosterEntry], first: PeerId | None = None
+) -> tuple[PeerId, ...]:
+    """Who may coordinate `round`: `first` if it is one of them, then the organizer's bootstrap nodes as record 0 names
+    them, then the roster."""
+    bootstraps = bootstraps_of(record)
     peers = (entry.peer_id for entry in roster if entry.peer_id not in bootstraps)
-    return bootstraps + rendezvous(f"coordinate {round}", peers)
+    candidates = bootstraps + rendezvous(f"coordinate {round}", peers)
+    return tuple(sorted(candidates, key=lambda peer: peer != first))

@@ -1,54 +1,88 @@
-"""A member's memory of what it signed. It must be on disk before a signature is sent: a restart may not vote twice."""
+"""A member's memory of what it promised and signed to follow one record, as in Paxos.
 
-import json
-from dataclasses import dataclass
+It must be on disk before a vote or signature is sent: a restart may not vote twice. One ballot belongs to one record
+and says nothing of what follows another.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spes_peer.errors import BadMessage
+from spes_peer.rounds.messages import Vote
+from spes_peer.run.records import SealedRecord
+from spes_peer.wire import convert
 
 BALLOT_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """The newest signature: at most one record per round and term, none of a term below the newest."""
+    """At most one record per term is signed, and none of a term below the newest."""
 
+    round: int
+    """That the next record opens."""
+    previous_hash: bytes
     term: int = 0
-    round: int = 0
-    record_hash: bytes = b""
-    """Empty before the first signature."""
+    """The newest in which this member has voted or signed."""
+    record: bytes = b""
+    """The record that it signed last, serialized; empty for none."""
+    signed_term: int = 0
+    """The term in which it signed that."""
+    version: int = BALLOT_VERSION
 
-    def objection(self, round: int, term: int, record_hash: bytes) -> str | None:
+    @classmethod
+    def behind(cls, head: SealedRecord) -> "Ballot":
+        """An empty one."""
+        return cls(head.round + 1, head.hash)
+
+    @cached_property
+    def record_hash(self) -> bytes:
+        """Of the record that was signed; empty for none."""
+        return hashlib.sha256(self.record).digest() if self.record else b""
+
+    def objection_to_vote(self, term: int) -> str | None:
+        """Why this member may not promise `term`; None if it may, or has."""
+        return f"term {term} is over, we have voted or signed in term {self.term}" if term < self.term else None
+
+    def objection_to_sign(self, term: int, record_hash: bytes) -> str | None:
         """Why this signature may not be given; None if it may."""
-        if term < self.term:
-            return f"record {round} is proposed in term {term}, and we have signed in term {self.term}"
-        if (term, round, record_hash) == (self.term, self.round, self.record_hash):
+        if record_hash == self.record_hash and term == self.signed_term:
             return None  # the same again: it may have been lost on the way
-        if self.record_hash and (term, round) <= (self.term, self.round):
-            return f"we have signed record {self.round} in term {self.term}, and now another record {round} is proposed"
+        if term < self.term:
+            return f"record {self.round} is proposed in term {term}, and we have voted or signed in term {self.term}"
+        if self.record_hash not in (b"", record_hash) and term <= self.signed_term:
+            return f"we have signed another record {self.round} in term {self.signed_term}"
         return None
 
-    def signed(self, round: int, term: int, record_hash: bytes) -> "Ballot":
-        """The ballot to keep before this signature is sent; `BadMessage` if it may not be given."""
-        if reason := self.objection(round, term, record_hash):
+    def voted(self, term: int) -> "Ballot":
+        """The ballot to keep before this vote is sent; `BadMessage` if it may not be given."""
+        if reason := self.objection_to_vote(term):
             raise BadMessage(reason)
-        return Ballot(term, round, record_hash)
+        return replace(self, term=term)
+
+    def signed(self, term: int, sealed: SealedRecord) -> "Ballot":
+        """The ballot to keep before this signature is sent; `BadMessage` if it may not be given."""
+        if reason := self.objection_to_sign(term, sealed.hash):
+            raise BadMessage(reason)
+        if (term, sealed.hash) == (self.signed_term, self.record_hash):
+            return self
+        return replace(self, term=term, record=sealed.content, signed_term=term)
+
+    def vote(self) -> Vote:
+        """What to tell the owner of the promised term."""
+        return Vote(self.round - 1, self.previous_hash, self.term, self.record_hash, self.signed_term)
 
     def to_bytes(self) -> bytes:
-        fields = {
-            "version": BALLOT_VERSION,
-            "term": self.term,
-            "round": self.round,
-            "record_hash": self.record_hash.hex(),
-        }
-        return json.dumps(fields).encode()
+        return convert.encode(self)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Ballot":
         """Raises `BadMessage` for a damaged ballot: to vote on without one could be to vote twice."""
         try:
-            fields = json.loads(content)
-            if fields["version"] != BALLOT_VERSION:
-                raise BadMessage(f"a ballot of version {fields['version']}; this program reads {BALLOT_VERSION}")
-            return cls(int(fields["term"]), int(fields["round"]), bytes.fromhex(fields["record_hash"]))
-        except (ValueError, KeyError, TypeError):
+            ballot = convert.decode(cls, content)
+        except BadMessage:
             raise BadMessage("the file with this peer's votes is damaged") from None
+        if ballot.version != BALLOT_VERSION:
+            raise BadMessage(f"a ballot of version {ballot.version}; this program reads {BALLOT_VERSION}")
+        return ballot

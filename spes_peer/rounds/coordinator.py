@@ -4,7 +4,7 @@ The daemon or bootstrap node that plays the role feeds it what happens, sends wh
 record on disk before anything else leaves. No message of a peer raises: a bad one is answered with a `Refusal` that
 says why, and changes nothing.
 
-    state = start(Rules(layout), head, now=time.time())
+    state = start(Rules(layout), head, me, now=time.time())
     step = on_message(state, signed, message, now=time.time())   # `message` came from `open_any(signed, …)`
 """
 
@@ -15,34 +15,68 @@ from spes_peer.errors import PeerError
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Crowd, Link, admit, depart, fault_in_request
 from spes_peer.rounds.contributions import fault_in_contribution
+from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.mandates import has_votes, take_appeal, take_signed_before, take_vote
+from spes_peer.rounds.mandates import leads as leads
 from spes_peer.rounds.messages import (
     AdmissionRequest,
+    Appeal,
     Beat,
     Contribution,
     Departure,
     Holding,
+    Proposal,
     RecordSignature,
-    ReduceOrder,
     Refusal,
+    SignedBefore,
     UpdateReport,
+    Vote,
 )
+from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
 from spes_peer.rounds.reducing import fault_in_report, reported
-from spes_peer.rounds.transitions import advance, ask_to_sign, notice_of, opened_by
+from spes_peer.rounds.transitions import advance, ask_to_sign, follow, opened_by, order_again
 from spes_peer.rounds.waiting import waiting as waiting
-from spes_peer.run.chain import check_signature
+from spes_peer.run.certificates import check_signature, may_sign
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.run.signed import Signed
 
 
-def start(rules: Rules, head: SealedRecord, now: float, term: int = 0) -> Coordinator:
-    """A coordinator of the round that `head` opened.
+def start(
+    rules: Rules,
+    head: SealedRecord,
+    me: PeerId,
+    now: float,
+    past: Past | None = None,
+    proposal: Proposal | None = None,
+) -> Coordinator:
+    """A coordinator, or one that may become it, of the round that `head` opened.
 
     Members of its roster count as present until they have been silent for the coordinator time-out: they may just not
-    have come back yet. A coordinator that starts again must take a term it has not used: members sign once in each.
+    have come back yet. `proposal` is what an earlier start of this node proposed last: in one term it makes one.
     """
     links = {entry.peer_id: Link(entry.incarnation, now) for entry in head.record.roster}
-    return Coordinator(rules, Crowd(links), head, term, opened_by(head.record, now))
+    state = Coordinator(rules, Crowd(links), head, me, opened_by(head.record, now), past=past or Past())
+    if proposal is None:
+        return state
+    sealed = SealedRecord.from_bytes(proposal.record)
+    if sealed.record.previous_hash != head.hash:
+        return state
+    votes = {signed.peer_id: signed for signed in proposal.votes}
+    mandate = Mandate(proposal.term if votes else 0, asked_term=proposal.term, asked_at=now, votes=votes)
+    return replace(state, mandate=mandate, phase=Closing(now, sealed, proposal.term, asked_at=now))
+
+
+def on_head(state: Coordinator, head: SealedRecord, past: Past, now: float) -> Coordinator:
+    """The chain has another newest record, whoever made it."""
+    if head.hash == state.head.hash:
+        return state
+    return replace(follow(state, head, now), past=past)
+
+
+def on_heard(state: Coordinator, term: int | None) -> Coordinator:
+    """As a member this node hears another coordinate in this term; None: it hears nobody."""
+    return replace(state, heard_term=term)
 
 
 def on_time(state: Coordinator, now: float) -> Step:
@@ -73,9 +107,11 @@ def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> 
     state = replace(state, crowd=state.crowd.heard(sender, signed.incarnation, now))
     taken = _take(state, signed, message)
     if isinstance(taken, str):
-        step = advance(state, now)
-        return replace(step, outgoing=(Outgoing(sender, Refusal(taken)), *step.outgoing))
-    return advance(taken, now)
+        taken = Step(state, (Outgoing(sender, Refusal(taken)),))
+    elif isinstance(taken, Coordinator):
+        taken = Step(taken)
+    step = advance(taken.state, now)
+    return replace(step, outgoing=(*taken.outgoing, *step.outgoing))
 
 
 def _refuse(state: Coordinator, sender: PeerId, why: str) -> Step:
@@ -84,17 +120,16 @@ def _refuse(state: Coordinator, sender: PeerId, why: str) -> Step:
 
 def _reminders(state: Coordinator, peer: PeerId) -> tuple[Outgoing, ...]:
     """What `peer` may have missed of the phase."""
+    if not has_votes(state):
+        return ()
     reminders = tuple(out for out in ask_to_sign(state) if out.to == peer)
     if isinstance(state.phase, Reducing) and state.head.record.entry_of(peer) is not None:
-        phase, round = state.phase, state.head.round
-        tasks = tuple(one.task for one in phase.reductions.values() if one.task.reducers)
-        notices = [notice_of(phase, round, one.update) for one in phase.reductions.values() if one.update]
-        reminders += (Outgoing(peer, ReduceOrder(round, tasks)), *(replace(out, to=peer) for out in notices))
+        reminders += tuple(replace(out, to=peer) for out in order_again(state))
     return reminders
 
 
-def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | str:
-    """The state with the message in it, or why it is refused."""
+def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Step | str:
+    """The state with the message in it, with an answer if there is one, or why it is refused."""
     match message:
         case Beat():
             return state
@@ -110,6 +145,12 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | str
             return _take_holding(state, signed, message)
         case RecordSignature():
             return _take_signature(state, signed, message)
+        case Appeal():
+            return take_appeal(state, signed, message)
+        case Vote():
+            return take_vote(state, signed, message)
+        case SignedBefore():
+            return _take_signed_before(state, message)
         case _:
             return f"{signed.kind}: a coordinator takes no such message"
 
@@ -198,8 +239,19 @@ def _take_signature(state: Coordinator, signed: Signed, signature: RecordSignatu
     phase, prefix = state.phase, f"signature under record {signature.round}"
     if not isinstance(phase, Closing):
         return f"{prefix}: no record is proposed"
+    record = phase.proposal.record
     try:
-        check_signature(signed, phase.proposal, state.term, state.voters)
+        check_signature(signed, phase.proposal, phase.term, may_sign(record, state.head.record))
     except PeerError as error:
         return f"{prefix}: {error}"
-    return replace(state, phase=replace(phase, signatures={**phase.signatures, signed.peer_id: signed}))
+    carried = phase.carried | {signed.peer_id} if signature.uncertified else phase.carried - {signed.peer_id}
+    return replace(
+        state, phase=replace(phase, signatures={**phase.signatures, signed.peer_id: signed}, carried=carried)
+    )
+
+
+def _take_signed_before(state: Coordinator, message: SignedBefore) -> Coordinator | str:
+    try:
+        return take_signed_before(state, message, SealedRecord.from_bytes(message.record))
+    except PeerError as error:
+        return f"a record signed before: {error}"

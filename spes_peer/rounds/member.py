@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from spes_peer.identity import PeerId
-from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after, tokens_by_peer
+from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.messages import Contribution
 from spes_peer.rounds.proposal import merge_alpha, step_after
-from spes_peer.run.chain import is_more_than_half
+from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import RECORD_VERSION, BlockId, DataRange, Record, SealedRecord, Update
+from spes_peer.run.records import RECORD_VERSION, BlockId, DataRange, Record, SealedRecord, Update, tokens_by_peer
 
 _SECONDS_OFF = 1.0  # rounding of a deadline
 
@@ -42,7 +42,6 @@ class _Case:
     head: SealedRecord
     own: Own
     layout: Layout
-    sender: PeerId
 
     @cached_property
     def tokens(self) -> dict[PeerId, int]:
@@ -57,9 +56,10 @@ class _Case:
         return self.layout.manifest
 
 
-def objections(proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout, sender: PeerId) -> str | None:
-    """Why this member should not sign what `sender` proposes behind `head`; None if it should."""
-    case = _Case(proposal.record, head, own, layout, sender)
+def objections(proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout) -> str | None:
+    """Why this member should not sign what is proposed behind `head`; None if it should. Whether its sender may propose
+    at all is `election.fault_in_mandate`'s to say."""
+    case = _Case(proposal.record, head, own, layout)
     return next((reason for rule in _RULES if (reason := rule(case)) is not None), None)
 
 
@@ -75,8 +75,6 @@ def _place(case: _Case) -> str | None:
         return f"record {record.round} does not follow record {previous.round}"
     if record.previous_hash != case.head.hash:
         return f"the record follows another record {previous.round} than ours"
-    if case.sender not in previous.candidates:
-        return f"{case.sender} is no candidate for coordinator in record {previous.round}"
     if record.genesis:
         return "only record 0 names genesis blocks"
     return None
@@ -160,8 +158,10 @@ def _roles(case: _Case) -> str | None:
     record = case.record
     if record.reducers != assign_reducers(record.round, record.roster, case.layout):
         return "the reducers are not those of the rendezvous order"
-    if record.candidates != candidates_after(case.previous, record.round, record.roster):
-        return "the candidates are not the bootstrap nodes and then the roster in rendezvous order"
+    if record.candidates != candidates_after(
+        case.previous, record.round, record.roster, next(iter(record.candidates), None)
+    ):
+        return "the candidates are not one of them, then the bootstrap nodes, then the roster in rendezvous order"
     return None
 
 

@@ -10,6 +10,7 @@ from spes_peer.run.offers import ReduceInput as ReduceInput
 from spes_peer.run.offers import ReduceTask as ReduceTask
 from spes_peer.run.records import BlockId
 from spes_peer.run.records import RecordSignature as RecordSignature  # the chain checks it, so it lives below
+from spes_peer.run.signed import Signed
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,41 @@ class Holding:
 class Proposal:
     term: int
     record: bytes
+    votes: tuple[Signed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Appeal:
+    round: int
+    term: int
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    round: int
+    term: int
+
+
+@dataclass(frozen=True)
+class Vote:
+    round: int
+    previous_hash: bytes
+    term: int
+    record_hash: bytes
+    """Empty when nothing was signed."""
+    signed_term: int
+
+
+@dataclass(frozen=True)
+class SignedBefore:
+    round: int
+    record: bytes
+
+
+@dataclass(frozen=True)
+class Referral:
+    round: int
+    term: int
 
 
 @dataclass(frozen=True)
@@ -93,6 +129,7 @@ class CoordinatorBeat:
     waiting_for: tuple[PeerId, ...]
     until_at: float
     why: str
+    sent_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +141,18 @@ def _by_name(*classes: type[Any]) -> dict[str, type[Any]]:
     return {cls.__name__: cls for cls in classes}
 
 
-FROM_MEMBER = _by_name(Beat, AdmissionRequest, Contribution, UpdateReport, Holding, RecordSignature, Departure)
+FROM_MEMBER = _by_name(
+    Beat,
+    AdmissionRequest,
+    Contribution,
+    UpdateReport,
+    Holding,
+    RecordSignature,
+    Departure,
+    Appeal,
+    Vote,
+    SignedBefore,
+)
 """Kinds that a coordinator takes."""
-FROM_COORDINATOR = _by_name(CoordinatorBeat, ReduceOrder, UpdateNotice, Proposal, Refusal)
+FROM_COORDINATOR = _by_name(CoordinatorBeat, ReduceOrder, UpdateNotice, Proposal, Refusal, VoteRequest, Referral)
 """Kinds that a member takes; besides them a `CertifiedRecord`, which lives in `run.records`."""

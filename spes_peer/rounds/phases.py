@@ -5,6 +5,9 @@
 
 `Closing` is the phase in which a proposed record gathers signatures. A record with an empty roster, from which
 everybody has gone, leads back to `Admitting`.
+
+Every node that a record names as a candidate keeps this state, and follows the rounds in it; only who `leads` goes on
+from phase to phase (`rounds.election` says who that is).
 """
 
 from collections.abc import Mapping
@@ -15,8 +18,10 @@ from spes_peer.blobs import BlobName
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Crowd
 from spes_peer.rounds.contributions import Contributions
+from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.reducing import Reduction
-from spes_peer.run.chain import electorate
+from spes_peer.run.certificates import electorate
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
@@ -77,9 +82,12 @@ class Closing:
 
     since_at: float
     proposal: SealedRecord
+    term: int
     asked_at: float
     """When those who have not signed were last asked."""
     signatures: Mapping[PeerId, Signed] = field(default_factory=dict)
+    carried: frozenset[PeerId] = frozenset()
+    """Signers who just go on with it, uncertified."""
     name: str = "closing"
 
 
@@ -96,19 +104,29 @@ Phase = Admitting | Training | Reducing | Closing | Finished
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Everything a coordinator knows."""
+    """Everything a node knows that coordinates, or would."""
 
     rules: Rules
     crowd: Crowd
     head: SealedRecord
     """The newest record that has taken effect; its round is the open one."""
-    term: int
+    me: PeerId
+    """The node that this is."""
     phase: Phase
+    mandate: Mandate = field(default_factory=Mandate)
+    heard_term: int | None = None
+    """The term of another node that this one hears coordinate."""
+    past: Past = field(default_factory=Past)
+    """What of the records up to `head` counts for the next roster."""
 
     @property
     def present(self) -> frozenset[PeerId]:
         """Members of the open round that attend."""
         return self.crowd.present(self.head.record)
+
+    @property
+    def term(self) -> int:
+        return self.mandate.term
 
     @property
     def voters(self) -> tuple[PeerId, ...]:

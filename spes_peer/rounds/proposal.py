@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
+from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.assignment import (
     assign_data,
     assign_reducers,
     candidates_after,
     share_batch,
-    tokens_by_peer,
 )
 from spes_peer.rounds.contributions import Findings
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import RECORD_VERSION, Record, RosterEntry, SealedRecord, Update
+from spes_peer.run.records import RECORD_VERSION, Record, RosterEntry, SealedRecord, Update, tokens_by_peer
 
 
 def step_after(record: Record, manifest: Manifest) -> int:
@@ -46,11 +46,13 @@ def next_record(
     speeds: Sequence[float],
     layout: Layout,
     finish_after: int | None,
+    first: PeerId | None,
     now: float,
 ) -> Record:
     """Close the round that `head` opened with `updates` (in block order) and open the next for `seats`.
 
     `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
+    `first` shall coordinate the next round.
     """
     manifest, record = layout.manifest, head.record
     training, step = manifest.training, step_after(record, manifest)
@@ -76,7 +78,7 @@ def next_record(
         merge_alpha=merge_alpha(record, manifest),
         roster=roster,
         reducers=assign_reducers(record.round + 1, roster, layout),
-        candidates=candidates_after(record, record.round + 1, roster),
+        candidates=candidates_after(record, record.round + 1, roster, first),
         next_position=pool.next_position,
         returned=pool.returned,
         opened_at=now,

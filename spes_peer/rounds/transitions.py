@@ -3,13 +3,16 @@
 Nobody waits for the dead: who no longer attends ends the wait for it at once; the deadline ends it for the silent.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
-from spes_peer.rounds.admission import next_seats
+from spes_peer.rounds.admission import Seat
+from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, findings_in, majority_root
+from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
 from spes_peer.rounds.messages import Proposal, ReduceOrder, Refusal, UpdateNotice
+from spes_peer.rounds.ownership import seats_after
 from spes_peer.rounds.phases import (
     Admitting,
     Closing,
@@ -32,8 +35,8 @@ from spes_peer.rounds.reducing import (
     reductions_of,
     settle,
 )
-from spes_peer.run.chain import is_more_than_half
-from spes_peer.run.records import CertifiedRecord, Record, Update
+from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
+from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
 
 
 def advance(state: Coordinator, now: float) -> Step:
@@ -50,6 +53,13 @@ def advance(state: Coordinator, now: float) -> Step:
 
 
 def _advance_once(state: Coordinator, now: float) -> Step:
+    sought = seek_mandate(state, now)
+    if sought.state.term > state.term:
+        return replace(sought, outgoing=(*ask_to_sign(sought.state), *order_again(sought.state)))
+    if sought.state != state:
+        return sought
+    if not leads(state, now):
+        return Step(state)
     match state.phase:
         case Admitting():
             return _advance_admitting(state, now)
@@ -89,10 +99,13 @@ def usable(state: Coordinator, phase: Training) -> Contributions:
 
 def _advance_training(state: Coordinator, phase: Training, now: float) -> Step:
     contributions = usable(state, phase)
-    if not is_more_than_half(len(contributions), of=len(state.head.record.roster)):
+    has_quorum = is_more_than_half(len(contributions), of=len(state.head.record.roster))
+    if not has_quorum and not is_stalled(state, now):
         return Step(state)
     if len(contributions) < len(state.present) and now < state.head.record.deadline_at:
         return Step(state)
+    if not contributions:  # the whole roster has gone, and others have come
+        return _propose(state, (), untrained_findings(state.head.record), now) if seats(state, now) else Step(state)
     return _begin_reducing(state, contributions, now)
 
 
@@ -197,30 +210,102 @@ def _is_awaited(one: Reduction, phase: Reducing, present: frozenset[PeerId], out
 
 
 def _propose(state: Coordinator, updates: tuple[Update, ...], findings: Findings, now: float) -> Step:
-    seats = next_seats(state.head.record, state.crowd)
-    speeds = [state.crowd.speeds.get(seat.peer_id, 0.0) for seat in seats]
+    chosen = seats(state, now)
+    if not chosen and first_candidate(state, chosen) is None:
+        return Step(state)  # without anybody there to go on, the round stays open for the next start
+    speeds = [state.crowd.speeds.get(seat.peer_id, 0.0) for seat in chosen]
     record = next_record(
-        state.head, updates, findings, seats, speeds, state.rules.layout, state.rules.finish_after, now
+        state.head,
+        updates,
+        findings,
+        chosen,
+        speeds,
+        state.rules.layout,
+        state.rules.finish_after,
+        first_candidate(state, chosen),
+        now,
     )
-    state = replace(state, phase=Closing(now, record.seal(), asked_at=now))
+    state = replace(state, phase=Closing(now, record.seal(), proposed_term(state), asked_at=now))
     return Step(state, ask_to_sign(state))
 
 
+def seats(state: Coordinator, now: float) -> tuple[Seat, ...]:
+    """The next roster."""
+    return seats_after(state.head.record, state.crowd, state.past, state.rules.manifest, now)
+
+
+def first_candidate(state: Coordinator, seats: Sequence[Seat]) -> PeerId | None:
+    """Who coordinates the next round: a bootstrap node that attends, for those train nothing and are reached by all;
+    else this node, or when it leaves, another that is there. None if nobody is."""
+    bootstraps = bootstraps_of(state.head.record)
+    members = [seat.peer_id for seat in seats]
+    if state.me in bootstraps:
+        return state.me
+    here = [peer for peer in bootstraps if peer in state.crowd.links]
+    if here:
+        return here[0]
+    if state.me in members:
+        return state.me
+    return next(iter(rendezvous(f"coordinate {state.head.round + 1}", members)), None)
+
+
 def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:
-    """The proposal, to voters that have not signed it."""
-    if not isinstance(state.phase, Closing):
+    """The proposal, to those whose signature can help and is missing."""
+    phase = state.phase
+    if not isinstance(phase, Closing):
         return ()
-    proposal = Proposal(state.term, state.phase.proposal.content)
-    return tuple(Outgoing(peer, proposal) for peer in state.voters if peer not in state.phase.signatures)
+    votes = tuple(state.mandate.votes[peer] for peer in sorted(state.mandate.votes)) if phase.term == state.term else ()
+    proposal = Proposal(phase.term, phase.proposal.content, votes)
+    asked = may_sign(phase.proposal.record, state.head.record)
+    return tuple(Outgoing(peer, proposal) for peer in sorted(asked) if peer not in phase.signatures)
+
+
+def proposed_term(state: Coordinator) -> int:
+    """The mandate's; without one, in a stalled round, the newest in which members have appealed."""
+    return state.term if has_votes(state) else max(state.mandate.appeals.values(), default=0)
 
 
 def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
-    if is_more_than_half(len(phase.signatures), of=len(state.voters)):
-        signatures = tuple(phase.signatures[peer] for peer in sorted(phase.signatures))
-        certified = CertifiedRecord(phase.proposal.content, state.term, signatures)
-        record = phase.proposal.record
-        state = replace(state, head=phase.proposal, crowd=state.crowd.settled(record), phase=opened_by(record, now))
-        return Step(state, (Outgoing(None, certified),), certified)
-    if now >= phase.asked_at + state.rules.manifest.timing.round_grace_seconds:
+    record, previous = phase.proposal.record, state.head.record
+    voted = phase.signatures.keys() - phase.carried
+    grace_seconds = state.rules.manifest.timing.round_grace_seconds
+    if not is_certified_by(voted, record, previous) and not _goes_on_uncertified(state, phase, now):
+        if now < phase.asked_at + grace_seconds:
+            return Step(state)
         return Step(replace(state, phase=replace(phase, asked_at=now)), ask_to_sign(state))
-    return Step(state)
+    signatures = tuple(phase.signatures[peer] for peer in sorted(phase.signatures))
+    certified = CertifiedRecord(phase.proposal.content, phase.term, signatures)
+    state = follow(state, phase.proposal, now)
+    return Step(state, (Outgoing(None, certified),), certified)
+
+
+def _goes_on_uncertified(state: Coordinator, phase: Closing, now: float) -> bool:
+    """Whether the round has waited for long enough and all who are there agree, or have had time to."""
+    if not is_stalled(state, now) or not is_carried_by(phase.signatures, phase.proposal.record, state.head.record):
+        return False
+    asked = may_sign(phase.proposal.record, state.head.record) & state.crowd.links.keys()
+    patience_seconds = state.rules.manifest.timing.round_grace_seconds
+    return asked <= phase.signatures.keys() or now >= phase.since_at + patience_seconds
+
+
+def follow(state: Coordinator, head: SealedRecord, now: float) -> Coordinator:
+    """The round that `head` opens begins; whoever made the record."""
+    state = replace(
+        state,
+        head=head,
+        phase=opened_by(head.record, now),
+        crowd=state.crowd.settled(head.record),
+        heard_term=None,
+        past=state.past.after(head.record, state.rules.layout),
+    )
+    return renewed(state)
+
+
+def order_again(state: Coordinator) -> tuple[Outgoing, ...]:
+    """What a phase that goes on in a new term has asked for."""
+    if not isinstance(state.phase, Reducing):
+        return ()
+    phase, round = state.phase, state.head.round
+    tasks = tuple(one.task for one in phase.reductions.values() if one.task.reducers)
+    notices = [notice_of(phase, round, one.update) for one in phase.reductions.values() if one.update]
+    return (Outgoing(None, ReduceOrder(round, tasks)), *notices)

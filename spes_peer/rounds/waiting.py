@@ -1,21 +1,33 @@
 """What a round waits for: for whom, until when and why, in the words that every dashboard shows."""
 
 from spes_peer.identity import PeerId
+from spes_peer.rounds.mandates import leads, stall_ends_at, supporters
 from spes_peer.rounds.messages import CoordinatorBeat
 from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Reducing, Training
 from spes_peer.rounds.reducing import missing_holders, still_working
-from spes_peer.rounds.transitions import awaited_blocks, needed_applicants, patience_seconds, reduce_until, usable
-from spes_peer.run.chain import is_more_than_half
+from spes_peer.rounds.transitions import (
+    awaited_blocks,
+    needed_applicants,
+    patience_seconds,
+    proposed_term,
+    reduce_until,
+    usable,
+)
+from spes_peer.run.certificates import is_more_than_half
 
 
 def waiting(state: Coordinator, now: float) -> CoordinatorBeat:
     """The coordinator's beat. `until_at` is 0 when only people can end the wait."""
     waiting_for, until_at, why = _wait(state, now)
-    phase = state.phase
-    return CoordinatorBeat(state.term, state.head.round, phase.name, phase.since_at, waiting_for, until_at, why)
+    phase, name = state.phase, state.phase.name if leads(state, now) else "electing"
+    return CoordinatorBeat(
+        proposed_term(state), state.head.round, name, phase.since_at, waiting_for, until_at, why, sent_at=now
+    )
 
 
 def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, str]:
+    if not leads(state, now):
+        return _wait_electing(state)
     match state.phase:
         case Admitting():
             here, needed = len(state.crowd.applying()), needed_applicants(state)
@@ -31,6 +43,8 @@ def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, st
             why = (
                 f"{len(phase.signatures)} of {len(voters)} have signed record {phase.proposal.round}, it takes {needed}"
             )
+            if not is_more_than_half(len(state.present), of=len(state.head.record.roster)):
+                return unsigned, stall_ends_at(state), f"{why}; without them it goes on uncertified"
             return unsigned, 0.0, why
         case Finished():
             return (), 0.0, f"the run has ended with record {state.head.round}"
@@ -43,7 +57,19 @@ def _wait_training(state: Coordinator, phase: Training, now: float) -> tuple[tup
     count = f"{len(contributions)} of {len(record.roster)} have contributed to round {record.round}"
     if is_more_than_half(len(contributions), of=len(record.roster)) or (now < record.deadline_at and awaited):
         return awaited, record.deadline_at, count
-    return missing, 0.0, f"{count}, and it takes more than half"
+    return missing, stall_ends_at(state), f"{count}, and it takes more than half; without them it goes on uncertified"
+
+
+def _wait_electing(state: Coordinator) -> tuple[tuple[PeerId, ...], float, str]:
+    mandate, roster = state.mandate, state.head.record.roster
+    needed = len(roster) // 2 + 1
+    if mandate.asked_term > mandate.term:
+        missing = tuple(entry.peer_id for entry in roster if entry.peer_id not in mandate.votes)
+        return missing, 0.0, f"{len(mandate.votes)} of {len(roster)} have voted for us, it takes {needed}"
+    asking = supporters(state)
+    missing = tuple(entry.peer_id for entry in roster if entry.peer_id not in asking)
+    why = f"{len(asking)} of {len(roster)} have lost the coordinator, it takes {needed} to elect another"
+    return missing, stall_ends_at(state), why
 
 
 def _wait_reducing(state: Coordinator, phase: Reducing, now: float) -> tuple[tuple[PeerId, ...], float, str]:

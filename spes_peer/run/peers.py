@@ -57,3 +57,14 @@ class Claim:
 class Head:
     round: int
     record_hash: bytes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The chain a node holds and the coordinator it follows; see proto/peer.proto."""
+
+    head_round: int
+    head_hash: bytes
+    certified_round: int
+    term: int = 0
+    hears_coordinator: bool = False

@@ -196,6 +196,8 @@ class RecordSignature:
     round: int
     term: int
     record_hash: bytes
+    uncertified: bool = False
+    """Goes on with it, and does not vote for it: it does not count towards certifying."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,11 @@ class Snapshot:
 
     round: int
     blocks: tuple[BlockName, ...]
+
+
+def tokens_by_peer(updates: Iterable[Update]) -> dict[PeerId, int]:
+    """Whose training the updates hold, and how many tokens of it."""
+    return {part.peer_id: part.tokens for update in updates for part in update.contributors}
 
 
 def state_root(blocks: tuple[BlockName, ...]) -> str:

@@ -26,6 +26,7 @@ from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError
 from spes_peer.files import making_folder
 from spes_peer.folder import MANIFEST_FILE, SNAPSHOTS_FILE
 from spes_peer.model.huggingface import HuggingFaceTensor, config_of, tensors_of
+from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
 from spes_peer.run.encodings import BYTES_PER_VALUE
 from spes_peer.run.layout import Block, Layout
@@ -81,7 +82,7 @@ class StoredState:
 
     def _candidates(self, folder: Path) -> Iterator[Snapshot]:
         yield from sorted(_kept_snapshots(folder), key=lambda snapshot: -snapshot.round)
-        chain = Chain(folder, self.layout.manifest.organizers, self.signed.run_id)
+        chain = Chain(folder, Checks.of(self.layout.manifest, self.signed.run_id))
         if chain.num_records:
             yield Snapshot(0, chain.record(0).sealed.record.genesis)
 

@@ -24,6 +24,24 @@ class Description(_message.Message):
     head_round: int
     def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., head_round: _Optional[int] = ...) -> None: ...
 
+class StandingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("head_round", "head_hash", "certified_round", "term", "hears_coordinator")
+    HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    HEAD_HASH_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HEARS_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    head_round: int
+    head_hash: bytes
+    certified_round: int
+    term: int
+    hears_coordinator: bool
+    def __init__(self, head_round: _Optional[int] = ..., head_hash: _Optional[bytes] = ..., certified_round: _Optional[int] = ..., term: _Optional[int] = ..., hears_coordinator: bool = ...) -> None: ...
+
 class RecordsRequest(_message.Message):
     __slots__ = ("from_round",)
     FROM_ROUND_FIELD_NUMBER: _ClassVar[int]

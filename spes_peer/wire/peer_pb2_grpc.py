@@ -41,6 +41,11 @@ class PeerStub(object):
                 request_serializer=spes__peer_dot_wire_dot_peer__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=spes__peer_dot_wire_dot_peer__pb2.Description.FromString,
                 _registered_method=True)
+        self.Stand = channel.unary_unary(
+                '/spes_peer.wire.Peer/Stand',
+                request_serializer=spes__peer_dot_wire_dot_peer__pb2.StandingRequest.SerializeToString,
+                response_deserializer=spes__peer_dot_wire_dot_peer__pb2.Standing.FromString,
+                _registered_method=True)
         self.Records = channel.unary_stream(
                 '/spes_peer.wire.Peer/Records',
                 request_serializer=spes__peer_dot_wire_dot_peer__pb2.RecordsRequest.SerializeToString,
@@ -73,6 +78,13 @@ class PeerServicer(object):
 
     def Describe(self, request, context):
         """Who are you, and what is this run?
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stand(self, request, context):
+        """Which chain do you hold, and whom do you follow?
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,6 +132,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=spes__peer_dot_wire_dot_peer__pb2.DescribeRequest.FromString,
                     response_serializer=spes__peer_dot_wire_dot_peer__pb2.Description.SerializeToString,
+            ),
+            'Stand': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stand,
+                    request_deserializer=spes__peer_dot_wire_dot_peer__pb2.StandingRequest.FromString,
+                    response_serializer=spes__peer_dot_wire_dot_peer__pb2.Standing.SerializeToString,
             ),
             'Records': grpc.unary_stream_rpc_method_handler(
                     servicer.Records,
@@ -174,6 +191,33 @@ class Peer(object):
             '/spes_peer.wire.Peer/Describe',
             spes__peer_dot_wire_dot_peer__pb2.DescribeRequest.SerializeToString,
             spes__peer_dot_wire_dot_peer__pb2.Description.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spes_peer.wire.Peer/Stand',
+            spes__peer_dot_wire_dot_peer__pb2.StandingRequest.SerializeToString,
+            spes__peer_dot_wire_dot_peer__pb2.Standing.FromString,
             options,
             channel_credentials,
             insecure,

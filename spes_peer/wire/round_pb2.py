@@ -22,43 +22,56 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from spes_peer.wire import signed_pb2 as spes__peer_dot_wire_dot_signed__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspes_peer/wire/round.proto\x12\x0espes_peer.wire\"8\n\x04\x42\x65\x61t\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x12\n\nsteps_done\x18\x03 \x01(\r\"P\n\x10\x41\x64missionRequest\x12\x0f\n\x07subsets\x18\x01 \x03(\r\x12\x19\n\x11tokens_per_second\x18\x02 \x01(\x01\x12\x10\n\x08protocol\x18\x03 \x01(\r\"F\n\x05Offer\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\"\xda\x01\n\x0c\x43ontribution\x12\r\n\x05round\x18\x01 \x01(\x04\x12%\n\x06offers\x18\x02 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\r\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x19\n\x11held_out_loss_sum\x18\x07 \x01(\x01\x12\x17\n\x0fheld_out_tokens\x18\x08 \x01(\x04\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\"l\n\x0bReduceInput\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\x12\x0e\n\x06tokens\x18\x05 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x06 \x01(\x01\"Z\n\nReduceTask\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\x12+\n\x06inputs\x18\x03 \x03(\x0b\x32\x1b.spes_peer.wire.ReduceInput\"G\n\x0bReduceOrder\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x05tasks\x18\x02 \x03(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"`\n\x0cUpdateReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x03(\t\"_\n\x0cUpdateNotice\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07holders\x18\x05 \x03(\t\"\'\n\x07Holding\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lobs\x18\x02 \x03(\t\"(\n\x08Proposal\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"C\n\x0fRecordSignature\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x03 \x01(\x0c\"\x1b\n\tDeparture\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x83\x01\n\x0f\x43oordinatorBeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08since_at\x18\x04 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x05 \x03(\t\x12\x10\n\x08until_at\x18\x06 \x01(\x01\x12\x0b\n\x03why\x18\x07 \x01(\t\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspes_peer/wire/round.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/signed.proto\"8\n\x04\x42\x65\x61t\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x12\n\nsteps_done\x18\x03 \x01(\r\"P\n\x10\x41\x64missionRequest\x12\x0f\n\x07subsets\x18\x01 \x03(\r\x12\x19\n\x11tokens_per_second\x18\x02 \x01(\x01\x12\x10\n\x08protocol\x18\x03 \x01(\r\"F\n\x05Offer\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\"\xda\x01\n\x0c\x43ontribution\x12\r\n\x05round\x18\x01 \x01(\x04\x12%\n\x06offers\x18\x02 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\r\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x19\n\x11held_out_loss_sum\x18\x07 \x01(\x01\x12\x17\n\x0fheld_out_tokens\x18\x08 \x01(\x04\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\"l\n\x0bReduceInput\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\x12\x0e\n\x06tokens\x18\x05 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x06 \x01(\x01\"Z\n\nReduceTask\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\x12+\n\x06inputs\x18\x03 \x03(\x0b\x32\x1b.spes_peer.wire.ReduceInput\"G\n\x0bReduceOrder\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x05tasks\x18\x02 \x03(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"`\n\x0cUpdateReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x03(\t\"_\n\x0cUpdateNotice\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07holders\x18\x05 \x03(\t\"\'\n\x07Holding\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lobs\x18\x02 \x03(\t\"O\n\x08Proposal\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12%\n\x05votes\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Signed\"%\n\x06\x41ppeal\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"*\n\x0bVoteRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"d\n\x04Vote\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x15\n\rprevious_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x04 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x05 \x01(\x04\"-\n\x0cSignedBefore\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\'\n\x08Referral\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"r\n\x06\x42\x61llot\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rprevious_hash\x18\x03 \x01(\x0c\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x06 \x01(\x04\"X\n\x0fRecordSignature\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x03 \x01(\x0c\x12\x13\n\x0buncertified\x18\x04 \x01(\x08\"\x1b\n\tDeparture\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\x0f\x43oordinatorBeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08since_at\x18\x04 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x05 \x03(\t\x12\x10\n\x08until_at\x18\x06 \x01(\x01\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0f\n\x07sent_at\x18\x08 \x01(\x01\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'spes_peer.wire.round_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BEAT']._serialized_start=46
-  _globals['_BEAT']._serialized_end=102
-  _globals['_ADMISSIONREQUEST']._serialized_start=104
-  _globals['_ADMISSIONREQUEST']._serialized_end=184
-  _globals['_OFFER']._serialized_start=186
-  _globals['_OFFER']._serialized_end=256
-  _globals['_CONTRIBUTION']._serialized_start=259
-  _globals['_CONTRIBUTION']._serialized_end=477
-  _globals['_REDUCEINPUT']._serialized_start=479
-  _globals['_REDUCEINPUT']._serialized_end=587
-  _globals['_REDUCETASK']._serialized_start=589
-  _globals['_REDUCETASK']._serialized_end=679
-  _globals['_REDUCEORDER']._serialized_start=681
-  _globals['_REDUCEORDER']._serialized_end=752
-  _globals['_UPDATEREPORT']._serialized_start=754
-  _globals['_UPDATEREPORT']._serialized_end=850
-  _globals['_UPDATENOTICE']._serialized_start=852
-  _globals['_UPDATENOTICE']._serialized_end=947
-  _globals['_HOLDING']._serialized_start=949
-  _globals['_HOLDING']._serialized_end=988
-  _globals['_PROPOSAL']._serialized_start=990
-  _globals['_PROPOSAL']._serialized_end=1030
-  _globals['_RECORDSIGNATURE']._serialized_start=1032
-  _globals['_RECORDSIGNATURE']._serialized_end=1099
-  _globals['_DEPARTURE']._serialized_start=1101
-  _globals['_DEPARTURE']._serialized_end=1128
-  _globals['_COORDINATORBEAT']._serialized_start=1131
-  _globals['_COORDINATORBEAT']._serialized_end=1262
-  _globals['_REFUSAL']._serialized_start=1264
-  _globals['_REFUSAL']._serialized_end=1286
+  _globals['_BEAT']._serialized_start=75
+  _globals['_BEAT']._serialized_end=131
+  _globals['_ADMISSIONREQUEST']._serialized_start=133
+  _globals['_ADMISSIONREQUEST']._serialized_end=213
+  _globals['_OFFER']._serialized_start=215
+  _globals['_OFFER']._serialized_end=285
+  _globals['_CONTRIBUTION']._serialized_start=288
+  _globals['_CONTRIBUTION']._serialized_end=506
+  _globals['_REDUCEINPUT']._serialized_start=508
+  _globals['_REDUCEINPUT']._serialized_end=616
+  _globals['_REDUCETASK']._serialized_start=618
+  _globals['_REDUCETASK']._serialized_end=708
+  _globals['_REDUCEORDER']._serialized_start=710
+  _globals['_REDUCEORDER']._serialized_end=781
+  _globals['_UPDATEREPORT']._serialized_start=783
+  _globals['_UPDATEREPORT']._serialized_end=879
+  _globals['_UPDATENOTICE']._serialized_start=881
+  _globals['_UPDATENOTICE']._serialized_end=976
+  _globals['_HOLDING']._serialized_start=978
+  _globals['_HOLDING']._serialized_end=1017
+  _globals['_PROPOSAL']._serialized_start=1019
+  _globals['_PROPOSAL']._serialized_end=1098
+  _globals['_APPEAL']._serialized_start=1100
+  _globals['_APPEAL']._serialized_end=1137
+  _globals['_VOTEREQUEST']._serialized_start=1139
+  _globals['_VOTEREQUEST']._serialized_end=1181
+  _globals['_VOTE']._serialized_start=1183
+  _globals['_VOTE']._serialized_end=1283
+  _globals['_SIGNEDBEFORE']._serialized_start=1285
+  _globals['_SIGNEDBEFORE']._serialized_end=1330
+  _globals['_REFERRAL']._serialized_start=1332
+  _globals['_REFERRAL']._serialized_end=1371
+  _globals['_BALLOT']._serialized_start=1373
+  _globals['_BALLOT']._serialized_end=1487
+  _globals['_RECORDSIGNATURE']._serialized_start=1489
+  _globals['_RECORDSIGNATURE']._serialized_end=1577
+  _globals['_DEPARTURE']._serialized_start=1579
+  _globals['_DEPARTURE']._serialized_end=1606
+  _globals['_COORDINATORBEAT']._serialized_start=1609
+  _globals['_COORDINATORBEAT']._serialized_end=1757
+  _globals['_REFUSAL']._serialized_start=1759
+  _globals['_REFUSAL']._serialized_end=1781
 # @@protoc_insertion_point(module_scope)

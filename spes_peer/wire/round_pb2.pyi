@@ -1,3 +1,4 @@
+from spes_peer.wire import signed_pb2 as _signed_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -131,22 +132,88 @@ class Holding(_message.Message):
     def __init__(self, round: _Optional[int] = ..., blobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("term", "record")
+    __slots__ = ("term", "record", "votes")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
     term: int
     record: bytes
-    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+    votes: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
+    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
+
+class Appeal(_message.Message):
+    __slots__ = ("round", "term")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    term: int
+    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+
+class VoteRequest(_message.Message):
+    __slots__ = ("round", "term")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    term: int
+    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Vote(_message.Message):
+    __slots__ = ("round", "previous_hash", "term", "record_hash", "signed_term")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_TERM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    previous_hash: bytes
+    term: int
+    record_hash: bytes
+    signed_term: int
+    def __init__(self, round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., term: _Optional[int] = ..., record_hash: _Optional[bytes] = ..., signed_term: _Optional[int] = ...) -> None: ...
+
+class SignedBefore(_message.Message):
+    __slots__ = ("round", "record")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    record: bytes
+    def __init__(self, round: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class Referral(_message.Message):
+    __slots__ = ("round", "term")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    term: int
+    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Ballot(_message.Message):
+    __slots__ = ("version", "round", "previous_hash", "term", "record", "signed_term")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_TERM_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    round: int
+    previous_hash: bytes
+    term: int
+    record: bytes
+    signed_term: int
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., term: _Optional[int] = ..., record: _Optional[bytes] = ..., signed_term: _Optional[int] = ...) -> None: ...
 
 class RecordSignature(_message.Message):
-    __slots__ = ("round", "term", "record_hash")
+    __slots__ = ("round", "term", "record_hash", "uncertified")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_HASH_FIELD_NUMBER: _ClassVar[int]
+    UNCERTIFIED_FIELD_NUMBER: _ClassVar[int]
     round: int
     term: int
     record_hash: bytes
-    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ..., record_hash: _Optional[bytes] = ...) -> None: ...
+    uncertified: bool
+    def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ..., record_hash: _Optional[bytes] = ..., uncertified: bool = ...) -> None: ...
 
 class Departure(_message.Message):
     __slots__ = ("reason",)
@@ -155,7 +222,7 @@ class Departure(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorBeat(_message.Message):
-    __slots__ = ("term", "round", "phase", "since_at", "waiting_for", "until_at", "why")
+    __slots__ = ("term", "round", "phase", "since_at", "waiting_for", "until_at", "why", "sent_at")
     TERM_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +230,7 @@ class CoordinatorBeat(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     UNTIL_AT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_FIELD_NUMBER: _ClassVar[int]
     term: int
     round: int
     phase: str
@@ -170,7 +238,8 @@ class CoordinatorBeat(_message.Message):
     waiting_for: _containers.RepeatedScalarFieldContainer[str]
     until_at: float
     why: str
-    def __init__(self, term: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., since_at: _Optional[float] = ..., waiting_for: _Optional[_Iterable[str]] = ..., until_at: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+    sent_at: float
+    def __init__(self, term: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., since_at: _Optional[float] = ..., waiting_for: _Optional[_Iterable[str]] = ..., until_at: _Optional[float] = ..., why: _Optional[str] = ..., sent_at: _Optional[float] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why",)

@@ -1,4 +1,4 @@
-"""A member's stream to the coordinator: opened again whenever it breaks, signed both ways.
+"""A node's stream to the coordinator: opened again whenever it breaks, signed both ways.
 
 What is sent while there is no stream is dropped, because it may be stale by then; on every new stream the member says
 again what still matters (`on_open`).
@@ -7,7 +7,7 @@ again what still matters (`on_open`).
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -30,54 +30,79 @@ _OUTBOX_MESSAGES = 10_000
 
 
 class Attendance:
-    """Attends the first of `candidates` that coordinates, for as long as `run` runs."""
+    """Attends whom `target` names, for as long as `run` runs."""
 
     def __init__(
         self,
         connections: Connections,
         signer: Signer,
-        candidates: Callable[[], Sequence[PeerId]],
+        target: Callable[[], PeerId | None],
         silence_seconds: float,
     ) -> None:
         self.on_message: Callable[[PeerId, Any], None] = lambda _sender, _message: None
         self.on_open: Callable[[], Iterable[Any]] = lambda: ()
         self.on_lost: Callable[[str], None] = lambda _why: None
-        """Called with the reason after every round of candidates of whom none coordinates."""
-        self.coordinator: PeerId | None = None
+        """Called with the reason whenever the target cannot be attended."""
+        self.attended: PeerId | None = None
+        """Who has said something on the stream that is open."""
         self._connections = connections
         self._signer = signer
-        self._candidates = candidates
+        self._target = target
         self._silence_seconds = silence_seconds
         self._outbox: asyncio.Queue[Any] | None = None
         self._replays = ReplayGuard()
+        self._retargeted = asyncio.Event()
 
     def send(self, message: Any) -> None:
         """Sign and send `message`; dropped when there is no stream."""
         if self._outbox is not None and self._outbox.qsize() < _OUTBOX_MESSAGES:
             self._outbox.put_nowait(message)
 
+    def look_again(self) -> None:
+        """Attend another if `target` names another now."""
+        self._retargeted.set()
+
     async def run(self) -> None:
         """Attend for ever; ends by cancellation."""
         retry_seconds = _FIRST_RETRY_SECONDS
         while True:
-            reasons = []
-            for candidate in self._candidates():
+            target = self._target()
+            self._retargeted.clear()
+            why = "the record names nobody to coordinate"
+            if target is not None:
                 try:
-                    await self._attend(candidate)
-                    reasons.append(f"{candidate} ended the stream")
+                    await self._unless_retargeted(target)
+                    why = f"{target} ended the stream"
                 except SpesError as error:
-                    reasons.append(str(error))
-                if self.coordinator is not None:
-                    logger.warning("lost the coordinator reason=%s", reasons[-1])
-                    self.coordinator, retry_seconds = None, _FIRST_RETRY_SECONDS
-            self.on_lost("; ".join(reasons) or "the record names none but this peer")
-            await asyncio.sleep(retry_seconds)
+                    why = str(error)
+            if self.attended is not None:
+                self.attended, retry_seconds = None, _FIRST_RETRY_SECONDS
+            if target != self._target():
+                continue
+            self.on_lost(why)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(retry_seconds):
+                    await self._retargeted.wait()
             retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
 
-    async def _attend(self, candidate: PeerId) -> None:
-        """Until `candidate` ends the stream, as a node that does not coordinate does at once. Raises `PeerError` when
-        it cannot be reached, breaks off or falls silent."""
-        link = await self._connections.to(candidate)
+    async def _unless_retargeted(self, target: PeerId) -> None:
+        """Attend until that ends, or until another is to be attended."""
+        attending = asyncio.create_task(self._attend(target))
+        try:
+            while not attending.done() and self._target() == target:
+                self._retargeted.clear()
+                again = asyncio.create_task(self._retargeted.wait())
+                await asyncio.wait((attending, again), return_when=asyncio.FIRST_COMPLETED)
+                again.cancel()
+            if attending.done():
+                attending.result()
+        finally:
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
+
+    async def _attend(self, target: PeerId) -> None:
+        """Until `target` ends the stream. Raises `PeerError` when it cannot be reached, breaks off or falls silent."""
+        link = await self._connections.to(target)
         with link.our_errors():
             call = link.stub.Attend(metadata=link.metadata())
             self._outbox = asyncio.Queue()
@@ -86,8 +111,8 @@ class Attendance:
             writing = asyncio.create_task(self._write(link, call, self._outbox))
             try:
                 async for message in self._read(link, call):
-                    self.coordinator = candidate
-                    self.on_message(candidate, message)
+                    self.attended = target
+                    self.on_message(target, message)
             finally:
                 self._outbox = None
                 writing.cancel()
@@ -102,7 +127,7 @@ class Attendance:
                 link.count_sent(message)
 
     async def _read(self, link: Link, call: Any) -> AsyncIterator[Any]:
-        """Messages of the coordinator; a bad one is dropped, silence ends the stream."""
+        """What the target says; a bad message is dropped, silence ends the stream."""
         while True:
             try:
                 async with asyncio.timeout(self._silence_seconds):

@@ -1,0 +1,259 @@
+"""Follows a run for a node, volunteer or bootstrap: the chain, the coordinator of the open round, and its own turn.
+
+What the node holds against a proposal, and what it does with a coordinator's other messages, is its owner's matter; the
+rest is alike for all. While nobody coordinates whom it can hear, or its chain has an uncertified end, it asks others
+where they stand; that heals a partition, and finds the coordinator that was elected without us.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from spes_peer.coordinating import Coordinating
+from spes_peer.errors import BlobMissing, PeerError
+from spes_peer.following.attendance import Attendance
+from spes_peer.following.records import fetch_from, fetch_records
+from spes_peer.following.voting import Voter
+from spes_peer.identity import PeerId
+from spes_peer.node import Node
+from spes_peer.rounds.election import Allegiance, owner_of
+from spes_peer.rounds.member import Own
+from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, Referral, VoteRequest
+from spes_peer.run.chain import Switch
+from spes_peer.run.peers import Standing
+from spes_peer.run.records import CertifiedRecord, SealedRecord
+from spes_peer.wire import convert
+from spes_peer.wire.peer_pb2 import StandingRequest
+
+logger = logging.getLogger(__name__)
+
+_ASK_SECONDS = 5.0
+_ASKED_AT_ONCE = 16  # peers that are asked where they stand
+_HIGHEST_TERM = 2**31  # of another's word; nobody comes to that by time-outs
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Follower:
+    """Follows for as long as `run` runs. `node` has record 0."""
+
+    def __init__(self, node: Node, spawn: Spawn, finish_after: int | None = None) -> None:
+        """`spawn` runs something beside, and takes the errors of peers in it."""
+        self.node = node
+        self.on_message: Callable[[PeerId, Any], None] = lambda _sender, _message: None
+        """What a coordinator says and is not handled here."""
+        self.on_lost: Callable[[str], None] = lambda _why: None
+        """Called with the reason whenever the coordinator cannot be attended."""
+        self.still_to_say: Callable[[], Iterable[Any]] = lambda: ()
+        """What a coordinator must know that meets this node."""
+        self.own_facts: Callable[[], Own] = lambda: Own(node.peer_id, incarnation=node.signer.incarnation)
+        """By which a proposal is judged."""
+        self.coordinating = Coordinating(node, finish_after)
+        self.allegiance = Allegiance(self.head.round, 0, time.time())
+        self._timing = node.manifest.timing
+        self._voter = Voter(node.folder.ballots, node.layout)
+        self._spawn = spawn
+        self._is_fetching = False
+        self.attendance = Attendance(
+            node.connections, node.signer, self._owner, self._timing.coordinator_timeout_seconds
+        )
+        self.attendance.on_message = self._on_message
+        self.attendance.on_open = self._on_open
+        self.attendance.on_lost = self._on_lost
+        self.coordinating.on_behind = lambda peer: self._fetch_from(peer)
+        node.standing = self._standing
+        node.on_chain.append(self._on_chain)
+
+    @property
+    def head(self) -> SealedRecord:
+        assert self.node.chain.head is not None
+        return self.node.chain.head
+
+    @property
+    def coordinator(self) -> PeerId | None:
+        """Whom this node hears coordinate."""
+        return self.attendance.attended if self.allegiance.hears(time.time(), self._timing) else None
+
+    def send(self, message: Any) -> None:
+        """To whoever is attended; dropped when there is nobody."""
+        self.attendance.send(message)
+
+    async def run(self) -> None:
+        """For ever; ends by cancellation."""
+        async with asyncio.TaskGroup() as tasks:
+            for loop in (self.attendance.run(), self.coordinating.run(), self._keep_time(), self._look_around()):
+                tasks.create_task(loop)
+
+    def _owner(self) -> PeerId | None:
+        return owner_of(self.head.record, self.allegiance.term)
+
+    # ---- the chain ----
+
+    async def fetch_records(self, sources: Sequence[PeerId]) -> None:
+        await fetch_records(self.node, sources)
+
+    def _fetch_from(self, peer: PeerId) -> None:
+        """Beside everything else, once at a time."""
+        if not self._is_fetching:
+            self._is_fetching = True
+            self._spawn(self._fetching(peer))
+
+    async def _fetching(self, peer: PeerId) -> None:
+        try:
+            await fetch_from(self.node, peer)
+        except BlobMissing as error:
+            logger.info("no records from a peer peer=%s reason=%s", peer[-8:], error)
+        finally:
+            self._is_fetching = False
+
+    def _on_chain(self, _switch: Switch | None) -> None:
+        if self.allegiance.round != self.head.round or _switch is not None:
+            self.allegiance = Allegiance(self.head.round, 0, time.time())
+            self.attendance.look_again()
+            self._voter.forget_before(self.node.chain.certified_round)
+
+    def _on_record(self, sender: PeerId, certified: CertifiedRecord) -> None:
+        round, head = certified.sealed.round, self.head
+        try:
+            if round == head.round + 1 and certified.sealed.record.previous_hash == head.hash:
+                self.node.take_record(certified)
+            elif round > self.node.chain.certified_round and certified.sealed.hash != head.hash:
+                self._fetch_from(sender)
+            elif round > self.node.chain.certified_round:
+                self.node.improve_record(certified)
+        except PeerError as error:
+            logger.warning("refused a record reason=%s", error)
+
+    # ---- whom to follow ----
+
+    async def _keep_time(self) -> None:
+        """Give up on a term whose owner is silent."""
+        while True:
+            await asyncio.sleep(self._timing.heartbeat_seconds / 2)
+            is_unreachable = self.attendance.attended is None
+            if not self.head.record.is_final and time.time() >= self.allegiance.overdue_at(
+                is_unreachable, self._timing
+            ):
+                self._follow_term(self.allegiance.next_term(time.time()))
+
+    def _follow_term(self, allegiance: Allegiance) -> None:
+        owner_before = self._owner()
+        self.allegiance = allegiance
+        self.coordinating.hears(None)
+        if self._owner() != owner_before:
+            self.attendance.look_again()
+        else:
+            for message in self._on_open():
+                self.send(message)
+
+    def _on_open(self) -> Iterable[Any]:
+        term = self.allegiance.term
+        if term > 0:
+            yield Appeal(self.head.round, term)
+            yield from self._voter.vote_again(term, self.head)
+        yield from self.still_to_say()
+
+    def _on_lost(self, why: str) -> None:
+        self.coordinating.hears(None)
+        self.on_lost(why)
+
+    def _on_message(self, sender: PeerId, message: Any) -> None:
+        match message:
+            case CertifiedRecord():
+                self._on_record(sender, message)
+            case CoordinatorBeat():
+                self._on_beat(sender, message)
+            case VoteRequest():
+                self._vote(sender, message)
+            case Proposal():
+                self._sign(sender, message)
+            case Referral() if message.round == self.head.round:
+                self._follow_term(self.allegiance.referred(message.term, time.time()))
+            case _:
+                self.on_message(sender, message)
+
+    def _on_beat(self, sender: PeerId, beat: CoordinatorBeat) -> None:
+        now, head = time.time(), self.head
+        if beat.round > head.round:
+            self._fetch_from(sender)
+        elif beat.round < head.round or owner_of(head.record, beat.term) != sender:
+            pass
+        elif beat.phase == "resigned":
+            self._follow_term(self.allegiance.next_term(now))
+        elif beat.phase != "electing":
+            self.allegiance = self.allegiance.heard(head.round, beat.term, now)
+            self.coordinating.hears(beat.term if sender != self.node.peer_id else None)
+        self.on_message(sender, beat)
+
+    # ---- votes ----
+
+    def _vote(self, sender: PeerId, request: VoteRequest) -> None:
+        head = self.head
+        if request.round == head.round and head.record.entry_of(self.node.peer_id) is not None:
+            for message in self._voter.vote(request, sender, head):
+                self.send(message)
+
+    def _sign(self, sender: PeerId, proposal: Proposal) -> None:
+        signature = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
+        if signature is not None:
+            self.send(signature)
+
+    # ---- where others stand ----
+
+    def _standing(self) -> Standing:
+        hears = self.allegiance.hears(time.time(), self._timing)
+        return Standing(self.head.round, self.head.hash, self.node.chain.certified_round, self.allegiance.term, hears)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether there is nothing to learn from others: the coordinator of the run is heard, and counts."""
+        if self.node.chain.certified_round < self.head.round:
+            return False
+        if self.coordinator == self.node.peer_id:
+            return self.coordinating.has_quorum
+        return self.coordinator is not None or self.head.record.is_final
+
+    async def _look_around(self) -> None:
+        """Ask others where they stand, every half of the coordinator time-out while something may be amiss."""
+        while True:
+            await asyncio.sleep(self._timing.coordinator_timeout_seconds / 2)
+            if not self._is_settled:
+                peers = self._others()
+                await asyncio.gather(*(self._learn_from(peer) for peer in peers))
+
+    def _others(self) -> list[PeerId]:
+        """Some to ask: those who may coordinate first, then anybody."""
+        record = self.head.record
+        first = [peer for peer in record.candidates if peer != self.node.peer_id][: _ASKED_AT_ONCE // 2]
+        rest = [peer for peer in self.node.entries if peer not in first and peer != self.node.peer_id]
+        random.shuffle(rest)
+        return [*first, *rest][:_ASKED_AT_ONCE]
+
+    async def _learn_from(self, peer: PeerId) -> None:
+        try:
+            link = await self.node.connections.to(peer)
+            answer = await link.call(link.stub.Stand, StandingRequest(), timeout_seconds=_ASK_SECONDS)
+            standing = convert.from_message(Standing, answer)
+            if self._is_worth_reading(standing):
+                await fetch_from(self.node, peer)
+            elif self._is_ahead_in_term(standing):
+                logger.info("others follow a later coordinator term=%d", standing.term)
+                self._follow_term(Allegiance(self.head.round, standing.term, time.time()))
+        except (PeerError, BlobMissing) as error:
+            logger.debug("a peer does not say where it stands peer=%s reason=%s", peer[-8:], error)
+
+    def _is_worth_reading(self, standing: Standing) -> bool:
+        """Whether the chain there may rank above ours."""
+        chain = self.node.chain
+        if standing.certified_round != chain.certified_round:
+            return standing.certified_round > chain.certified_round
+        if standing.head_hash == self.head.hash:
+            return False
+        return standing.head_round > self.head.round or chain.certified_round < self.head.round
+
+    def _is_ahead_in_term(self, standing: Standing) -> bool:
+        is_same = standing.head_hash == self.head.hash and standing.hears_coordinator
+        return is_same and self.allegiance.term < standing.term < _HIGHEST_TERM

@@ -1,0 +1,77 @@
+"""Records from other nodes: what continues our chain, or a chain that ranks above its uncertified end."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from spes_peer.errors import BadMessage, BlobMissing, PeerError, Unreachable
+from spes_peer.exchange.link import Link
+from spes_peer.identity import PeerId
+from spes_peer.node import Node
+from spes_peer.run.records import CertifiedRecord
+from spes_peer.wire import convert
+from spes_peer.wire.peer_pb2 import RecordsRequest
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 2.0
+_MAX_BRANCH_RECORDS = 10_000  # a chain that has gone on for longer without a certificate is not read to its end
+
+
+async def fetch_records(node: Node, sources: Sequence[PeerId]) -> None:
+    """Take what the first of `sources` that answers has and we lack, verified. One that fails, or sends nothing for
+    the fetch stall time-out, is left for the next; `Unreachable` when all fail."""
+    reasons = []
+    for source in sources:
+        try:
+            await fetch_from(node, source)
+            return
+        except (PeerError, BlobMissing) as error:
+            logger.info("no records from a peer peer=%s reason=%s", source[-8:], error)
+            reasons.append(str(error))
+    raise Unreachable(f"nobody gives the records of this run: {'; '.join(reasons) or 'nobody is known'}")
+
+
+async def first_record(node: Node, say: Callable[[str], None]) -> None:
+    """Wait for the records of the run, from whoever has them; at once where they are on disk."""
+    while node.chain.head is None:
+        say("fetching the records of the run")
+        try:
+            await fetch_records(node, node.others()[::-1])  # bootstrap nodes first: they have them for certain
+        except PeerError as error:
+            say(f"no records yet: {error}")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def fetch_from(node: Node, source: PeerId) -> None:
+    """Take what continues our chain at `source`, or its whole chain behind our last certified record if that ranks
+    above ours. Raises `PeerError`."""
+    link = await node.connections.to(source)
+    if node.chain.certified_round < node.head_round:
+        branch: list[CertifiedRecord] = []
+        first = node.chain.certified_round + 1
+        while (more := await _some(node, link, first + len(branch))) and len(branch) < _MAX_BRANCH_RECORDS:
+            branch += more
+        if branch:
+            node.take_branch(branch)
+        return
+    while more := await _some(node, link, node.chain.num_records):
+        before = node.chain.num_records
+        for certified in more:
+            if certified.sealed.round >= node.chain.num_records:  # the coordinator may have told it meanwhile
+                node.take_record(certified)
+        if node.chain.num_records == before:
+            raise BadMessage(f"{source} sends records that were not asked for")
+
+
+async def _some(node: Node, link: Link, first: int) -> list[CertifiedRecord]:
+    """As many records as a node gives in one call."""
+    request = RecordsRequest(from_round=first)
+    stall_seconds = node.manifest.timing.fetch_stall_seconds
+    async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
+        records = [convert.from_message(CertifiedRecord, message) async for message in messages]
+    for place, certified in enumerate(records):
+        if certified.sealed.round != first + place:
+            raise BadMessage(f"record {certified.sealed.round} where record {first + place} belongs")
+    return records

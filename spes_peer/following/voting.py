@@ -1,0 +1,110 @@
+"""This node's votes and signatures: by the rules and what it knows itself, on disk before they are given."""
+
+import logging
+from pathlib import Path
+
+from spes_peer.errors import BadConfiguration, BadMessage, PeerError
+from spes_peer.files import write_whole
+from spes_peer.identity import PeerId
+from spes_peer.rounds.ballot import Ballot
+from spes_peer.rounds.election import fault_in_owner, fault_in_votes
+from spes_peer.rounds.member import Own, objections
+from spes_peer.rounds.messages import Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
+from spes_peer.run.certificates import stalled_at
+from spes_peer.run.layout import Layout
+from spes_peer.run.records import SealedRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Voter:
+    """Keeps a ballot for each record that it was asked to let another follow, in a folder of their own."""
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        """`BadConfiguration` if a ballot is damaged, since to vote on could be to vote twice."""
+        self._folder = folder
+        self._layout = layout
+        folder.mkdir(exist_ok=True, mode=0o700)
+        for path in folder.iterdir():
+            self._read(path)
+
+    def vote(self, request: VoteRequest, sender: PeerId, head: SealedRecord) -> tuple[Vote | SignedBefore, ...]:
+        """The vote for `sender` as coordinator of the round behind `head`, with the record that it names; nothing for a
+        refusal."""
+        ballot = self._ballot_behind(head)
+        reason = fault_in_owner(sender, request.term, head.record) or ballot.objection_to_vote(request.term)
+        if reason:
+            logger.warning("not voting round=%d term=%d reason=%s", head.round, request.term, reason)
+            return ()
+        self._keep(ballot.voted(request.term))
+        return self.vote_again(request.term, head)
+
+    def vote_again(self, term: int, head: SealedRecord) -> tuple[Vote | SignedBefore, ...]:
+        """The vote that has been given in this term, for who may have lost it."""
+        ballot = self._ballot_behind(head)
+        if ballot.term != term:
+            return ()
+        return (ballot.vote(), SignedBefore(head.round, ballot.record)) if ballot.record else (ballot.vote(),)
+
+    def sign(
+        self, proposal: Proposal, sender: PeerId, head: SealedRecord, own: Own, now: float
+    ) -> RecordSignature | None:
+        """The signature under the record that `sender` proposes behind `head`; None for a refusal.
+
+        One whose proposer lacks the votes for it is signed only when the round has stalled, and only to go on with it.
+        """
+        try:
+            sealed = SealedRecord.from_bytes(proposal.record)
+        except PeerError as error:
+            logger.warning("refused a proposal reason=%s", error)
+            return None
+        unvoted = fault_in_votes(proposal.term, sealed.hash, proposal.votes, head)
+        is_stalled = now >= stalled_at(head.record, self._layout.manifest.timing.stall_timeout_seconds)
+        reason = fault_in_owner(sender, proposal.term, head.record) or objections(sealed, head, own, self._layout)
+        if unvoted and is_stalled and not reason:
+            return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
+        return self._signature(sealed, proposal.term, head, reason or unvoted)
+
+    def sign_again(
+        self, proposal: Proposal, sender: PeerId, ours: SealedRecord, base: SealedRecord
+    ) -> RecordSignature | None:
+        """A vote for a record that stands uncertified in our chain, `ours` behind `base`; None for a refusal."""
+        reason = fault_in_owner(sender, proposal.term, base.record)
+        reason = reason or fault_in_votes(proposal.term, ours.hash, proposal.votes, base)
+        if ours.content != proposal.record:
+            reason = f"another record {ours.round} than ours"
+        return self._signature(ours, proposal.term, base, reason)
+
+    def forget_before(self, certified_round: int) -> None:
+        """Remove ballots for what is certified long since: nobody asks for them."""
+        for path in list(self._folder.iterdir()):
+            if self._read(path).round < certified_round:
+                path.unlink(missing_ok=True)
+
+    def _signature(
+        self, sealed: SealedRecord, term: int, base: SealedRecord, reason: str | None
+    ) -> RecordSignature | None:
+        ballot = self._ballot_behind(base)
+        if reason := reason or ballot.objection_to_sign(term, sealed.hash):
+            logger.warning("not signing a record round=%d reason=%s", sealed.round, reason)
+            return None
+        self._keep(ballot.signed(term, sealed))
+        return RecordSignature(sealed.round, term, sealed.hash)
+
+    def _ballot_behind(self, head: SealedRecord) -> Ballot:
+        path = self._path(head.hash)
+        return self._read(path) if path.exists() else Ballot.behind(head)
+
+    def _path(self, previous_hash: bytes) -> Path:
+        return self._folder / f"{previous_hash.hex()}.ballot"
+
+    def _keep(self, ballot: Ballot) -> None:
+        write_whole(self._path(ballot.previous_hash), ballot.to_bytes())
+
+    def _read(self, path: Path) -> Ballot:
+        try:
+            return Ballot.from_bytes(path.read_bytes())
+        except BadMessage as error:
+            raise BadConfiguration(
+                f"{path}: {error}; put back a copy that is whole, or join as another peer with a new --data-dir"
+            ) from None

@@ -1,0 +1,124 @@
+"""Who coordinates: terms and their owners, when a member gives up on one, and by what right one proposes.
+
+Term t of a round belongs to candidate t modulo their number. Term 0 needs no votes: the record before names its owner
+first. For a later term its owner needs the votes of more than half of the roster, and proposes the record that those
+have signed in the highest term, if any has: that may have been certified where nobody here saw it (Lamport's Paxos, of
+which a round is one instance and its roster the acceptors).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spes_peer.errors import PeerError
+from spes_peer.identity import PeerId
+from spes_peer.rounds.messages import Vote
+from spes_peer.run.certificates import is_more_than_half
+from spes_peer.run.manifest import Timing
+from spes_peer.run.records import Record, SealedRecord
+from spes_peer.run.signed import Signed
+
+
+def owner_of(record: Record, term: int) -> PeerId | None:
+    """Who may coordinate the round that `record` opened in this term; None without candidates."""
+    return record.candidates[term % len(record.candidates)] if record.candidates else None
+
+
+@dataclass(frozen=True)
+class Allegiance:
+    """Which coordinator a node follows in the open round."""
+
+    round: int
+    term: int
+    since_at: float
+    """Unix seconds at which it began to look for the owner of this term."""
+    heard_at: float | None = None
+    """When the owner last gave a sign that it coordinates."""
+
+    def heard(self, round: int, term: int, now: float) -> "Allegiance":
+        """The owner of `term`, this or a later one, coordinates."""
+        if round != self.round or term < self.term:
+            return self
+        since_at = self.since_at if term == self.term else now
+        return replace(self, term=term, since_at=since_at, heard_at=now)
+
+    def hears(self, now: float, timing: Timing) -> bool:
+        return self.heard_at is not None and now - self.heard_at < timing.coordinator_timeout_seconds
+
+    def overdue_at(self, is_unreachable: bool, timing: Timing) -> float:
+        """Unix seconds at which it gives up on this term: after the coordinator time-out, or after a third of that if
+        the owner's machine does not even answer."""
+        patience_seconds = timing.coordinator_timeout_seconds / (3 if is_unreachable else 1)
+        return max(self.since_at, self.heard_at or 0.0) + patience_seconds
+
+    def next_term(self, now: float) -> "Allegiance":
+        return Allegiance(self.round, self.term + 1, now)
+
+    def referred(self, term: int, now: float) -> "Allegiance":
+        """Back to an earlier term, whose coordinator lives by another's word."""
+        return Allegiance(self.round, term, now) if term < self.term else self
+
+
+@dataclass(frozen=True)
+class Mandate:
+    """By what right a node coordinates a round, if it does."""
+
+    term: int = 0
+    appeals: Mapping[PeerId, int] = field(default_factory=dict)
+    """In which term each member would vote for this node."""
+    asked_term: int = 0
+    """The newest for which it has asked for votes."""
+    asked_at: float = 0.0
+    votes: Mapping[PeerId, Signed] = field(default_factory=dict)
+    """Votes in `asked_term`."""
+    signed_before: Mapping[bytes, SealedRecord] = field(default_factory=dict)
+    """Records that votes may name, by hash."""
+
+
+def bound_hash(votes: Iterable[Vote]) -> bytes:
+    """The hash of the record that these votes bind their coordinator to; empty if they leave it free.
+
+    Two records of one term come from a coordinator that deceives; then more votes decide, then the lower hash.
+    """
+    signed = [vote for vote in votes if vote.record_hash]
+    newest = max((vote.signed_term for vote in signed), default=0)
+    counts = Counter(vote.record_hash for vote in signed if vote.signed_term == newest)
+    return min(counts, key=lambda hash: (-counts[hash], hash), default=b"")
+
+
+def fault_in_owner(sender: PeerId, term: int, record: Record) -> str | None:
+    """Why `sender` does not own this term of the round that `record` opened; None if it does."""
+    if sender not in record.candidates:
+        return f"{sender} is no candidate for coordinator in record {record.round}"
+    if owner_of(record, term) != sender:
+        return f"term {term} of round {record.round} is not {sender}'s"
+    return None
+
+
+def fault_in_votes(term: int, record_hash: bytes, votes: Iterable[Signed], head: SealedRecord) -> str | None:
+    """Why the votes do not let the owner of this term propose the record behind `head`; None if they do."""
+    if term == 0:
+        return None
+    opened: dict[PeerId, Vote] = {}
+    for signed in votes:
+        try:
+            vote = signed.open(Vote, head.record.run_id)
+        except PeerError as error:
+            return f"a vote in the proposal is not good: {error}"
+        if fault := fault_in_vote(vote, signed.peer_id, term, head):
+            return fault
+        opened[signed.peer_id] = vote
+    if not is_more_than_half(len(opened), of=len(head.record.roster)):
+        return f"it has {len(opened)} votes of {len(head.record.roster)} for term {term}"
+    bound = bound_hash(opened.values())
+    if bound and bound != record_hash:
+        return "its votes name another record that has been signed before"
+    return None
+
+
+def fault_in_vote(vote: Vote, voter: PeerId, term: int, head: SealedRecord) -> str | None:
+    if head.record.entry_of(voter) is None:
+        return f"{voter} has no vote in round {head.round}"
+    if (vote.round, vote.previous_hash, vote.term) != (head.round, head.hash, term):
+        return f"the vote of {voter} is for another round or term"
+    return None

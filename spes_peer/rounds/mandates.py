@@ -1,0 +1,128 @@
+"""How a node comes to coordinate a round: appeals, then votes, then the record that the votes bind it to.
+
+Members that have lost the coordinator appeal to the owner of the next term. Appeals bind nobody, so one member with a
+bad line disturbs nothing; with appeals from more than half of the roster their owner asks for votes, which do. When
+more than half of the roster stay away until the stall time-out is over, who has the appeals of those present
+coordinates without votes, and makes an uncertified record.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spes_peer.identity import PeerId
+from spes_peer.rounds.election import Mandate, bound_hash, fault_in_vote, owner_of
+from spes_peer.rounds.messages import Appeal, Referral, SignedBefore, Vote, VoteRequest
+from spes_peer.rounds.phases import Closing, Coordinator, Outgoing, Step
+from spes_peer.run.certificates import is_more_than_half, stalled_at
+from spes_peer.run.records import SealedRecord
+from spes_peer.run.signed import Signed
+
+
+def is_stalled(state: Coordinator, now: float) -> bool:
+    """Whether the open round has waited for so long that it may go on with an uncertified record."""
+    seconds = state.rules.manifest.timing.stall_timeout_seconds
+    return now >= stall_ends_at(state) if state.head.round else now >= state.phase.since_at + seconds
+
+
+def stall_ends_at(state: Coordinator) -> float:
+    """Unix seconds; nobody knows how long ago record 0 was made, so it does not count from that."""
+    return stalled_at(state.head.record, state.rules.manifest.timing.stall_timeout_seconds)
+
+
+def has_votes(state: Coordinator) -> bool:
+    """Whether what this node proposes can be certified."""
+    mandate, record = state.mandate, state.head.record
+    if mandate.term == 0:
+        return owner_of(record, 0) == state.me
+    return is_more_than_half(len(mandate.votes), of=len(record.roster))
+
+
+def leads(state: Coordinator, now: float) -> bool:
+    """Whether this node coordinates the open round."""
+    return has_votes(state) or (is_stalled(state, now) and bool(supporters(state)))
+
+
+def supporters(state: Coordinator) -> frozenset[PeerId]:
+    """Who attends and would vote for this node, in whatever term: members, or behind an empty roster anybody."""
+    here = state.present if state.head.record.roster else state.crowd.links.keys()
+    return frozenset(peer for peer in state.mandate.appeals if peer in here)
+
+
+def take_appeal(state: Coordinator, signed: Signed, appeal: Appeal) -> Step | str:
+    """A member has lost the coordinator. Who hears that, says so."""
+    head, sender = state.head, signed.peer_id
+    if appeal.round != head.round:
+        return f"appeal in round {appeal.round}: round {head.round} is open"
+    if owner_of(head.record, appeal.term) != state.me:
+        return f"appeal: term {appeal.term} of round {head.round} is not ours"
+    if state.heard_term is not None:
+        return Step(state, (Outgoing(sender, Referral(head.round, state.heard_term)),))
+    if head.record.roster and head.record.entry_of(sender) is None:
+        return Step(state)
+    appeals = {**state.mandate.appeals, sender: max(appeal.term, state.mandate.appeals.get(sender, 0))}
+    state = replace(state, mandate=replace(state.mandate, appeals=appeals))
+    if state.mandate.asked_term >= appeal.term and not has_votes(state):
+        return Step(state, (Outgoing(sender, VoteRequest(head.round, state.mandate.asked_term)),))
+    return Step(state)
+
+
+def take_vote(state: Coordinator, signed: Signed, vote: Vote) -> Coordinator | str:
+    mandate = state.mandate
+    if vote.round == state.head.round and 0 < vote.term <= mandate.term:
+        return state  # said again
+    if fault := fault_in_vote(vote, signed.peer_id, vote.term, state.head):
+        return f"vote: {fault}"
+    if owner_of(state.head.record, vote.term) != state.me:
+        return f"vote: term {vote.term} of round {state.head.round} is not ours"
+    if vote.term > mandate.asked_term:  # after a restart, from one that voted before it
+        mandate = replace(mandate, asked_term=vote.term, votes={})
+    if vote.term == mandate.asked_term:
+        mandate = replace(mandate, votes={**mandate.votes, signed.peer_id: signed})
+    return replace(state, mandate=mandate)
+
+
+def take_signed_before(state: Coordinator, message: SignedBefore, sealed: SealedRecord) -> Coordinator | str:
+    """A record that a vote names; anything else is not kept."""
+    named = {vote.record_hash for vote in _opened(state.mandate.votes.values(), state.head.record.run_id)}
+    if message.round != state.head.round or sealed.hash not in named:
+        return "a record that no vote names"
+    return replace(
+        state,
+        mandate=replace(state.mandate, signed_before={**state.mandate.signed_before, sealed.hash: sealed}),
+    )
+
+
+def _opened(votes: Iterable[Signed], run_id: bytes) -> list[Vote]:
+    return [signed.open(Vote, run_id) for signed in votes]  # each was checked when it came
+
+
+def seek_mandate(state: Coordinator, now: float) -> Step:
+    """Ask for votes when enough have appealed; take the term when enough have voted."""
+    mandate, num_voters = state.mandate, len(state.head.record.roster)
+    if mandate.asked_term > mandate.term and is_more_than_half(len(mandate.votes), of=num_voters):
+        return Step(_elected(state, now))
+    asking = sorted({term for term in mandate.appeals.values() if term > max(mandate.term, mandate.asked_term)})
+    for term in reversed(asking):
+        count = sum(peer in state.present for peer, one in mandate.appeals.items() if one >= term)
+        if is_more_than_half(count, of=num_voters):
+            mandate = replace(mandate, asked_term=term, asked_at=now, votes={}, signed_before={})
+            return Step(replace(state, mandate=mandate), (Outgoing(None, VoteRequest(state.head.round, term)),))
+    return Step(state)
+
+
+def _elected(state: Coordinator, now: float) -> Coordinator:
+    """With the term, and the proposal that it is bound to; the same as before while the bytes of that are missing."""
+    mandate = state.mandate
+    bound = bound_hash(_opened(mandate.votes.values(), state.head.record.run_id))
+    own = state.phase.proposal if isinstance(state.phase, Closing) else None
+    proposal = own if own is not None and bound in (b"", own.hash) else mandate.signed_before.get(bound)
+    if bound and proposal is None:
+        return state
+    state = replace(state, mandate=replace(mandate, term=mandate.asked_term))
+    # what has been said in an earlier term is said again: `Closing` begins anew, other phases go on
+    return state if proposal is None else replace(state, phase=Closing(now, proposal, state.term, asked_at=now))
+
+
+def renewed(state: Coordinator) -> Coordinator:
+    """Without a mandate: a new round begins."""
+    return replace(state, mandate=Mandate())
