@@ -22,13 +22,24 @@ def node(tmp_path: Path, manifest: Manifest, organizer: Identity) -> Node:
     return make_node(tmp_path / "self", manifest.model_copy(update={"sync": sync}), organizer)
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
 class Scene:
     """A replica whose trainer makes a state for each record; the chain vouches for each."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.trainer = FakeTrainer(node)
-        self.replica = Replica(node, self.trainer)  # type: ignore[arg-type]
+        self.clock = Clock()
+        self.replica = Replica(node, self.trainer, lambda: self.clock.now)  # type: ignore[arg-type]
 
     async def catch_up(self) -> None:
         await self.replica.catch_up(lambda _why: None)
@@ -54,7 +65,7 @@ class Scene:
             return list(snapshots)
 
         monkeypatch.setattr(self.node, "others", lambda: ("somebody",))
-        monkeypatch.setattr(self.replica, "_ask", ask)
+        monkeypatch.setattr(self.replica._store, "_ask", ask)
         return asked
 
 
@@ -164,3 +175,62 @@ async def test_a_trainer_that_fails_in_a_record_is_given_a_state_again(scene: Sc
         await scene.catch_up()
     await scene.catch_up()
     assert (scene.trainer.loaded, scene.trainer.applied) == ([0, 2], [1, 2, 3, 3, 4])
+
+
+async def test_what_fails_in_the_trainer_again_and_again_is_tried_ever_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spes_peer.daemon.replica.asyncio.sleep", scene.clock.sleep)
+    scene.grow(3)
+    said: list[str] = []
+
+    async def fail(*_request: object) -> None:
+        raise ChildFailed("a number that is not finite")
+
+    load, scene.trainer.load_state = scene.trainer.load_state, fail  # type: ignore[method-assign,assignment]
+    for _ in range(8):
+        with pytest.raises(ChildFailed):
+            await scene.replica.catch_up(said.append)
+    assert scene.clock.slept == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert "the trainer failed 2 times in a row; trying again in 4 s" in said
+    scene.trainer.load_state = load  # type: ignore[method-assign]
+    await scene.catch_up()
+    before = len(scene.clock.slept)
+    scene.grow(1)
+    scene.trainer.round = -1
+    with pytest.raises(ChildFailed):
+        await scene.catch_up()
+    await scene.catch_up()  # a first failure is met at once
+    assert len(scene.clock.slept) == before
+    assert scene.replica.applied == 4
+
+
+async def test_what_was_made_of_records_that_the_chain_gave_up_is_forgotten(scene: Scene) -> None:
+    scene.grow(1)
+    for _ in range(5):
+        await scene.catch_up()
+        scene.grow(1)
+    assert [snapshot.round for snapshot in scene.replica.snapshots] == [4, 2]
+    scene.replica.rewind(6)
+    assert scene.replica.applied == 5
+    scene.replica.rewind(3)
+    assert scene.replica.applied == -1
+    assert [snapshot.round for snapshot in scene.replica.snapshots] == [2]
+    assert [snapshot.round for snapshot in Scene(scene.node).replica.snapshots] == [2]
+    await scene.catch_up()
+    assert scene.trainer.loaded == [0, 2]
+    assert scene.replica.applied == 6
+
+
+async def test_a_record_that_is_given_up_while_it_is_applied_leaves_no_state(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(2)
+    said_applied: list[int] = []
+    scene.replica.on_applied = lambda record: said_applied.append(record.round)
+    answers = iter([True, True, True, False])  # before and after the trainer works, for two records
+    monkeypatch.setattr(scene.replica, "_is_in_chain", lambda _record: next(answers, True))
+    await scene.catch_up()
+    assert scene.trainer.loaded == [0, 0]
+    assert scene.trainer.applied == [1, 2, 1, 2]
+    assert said_applied == [1, 1, 2]

@@ -62,6 +62,15 @@ class Cut(Counting):
         return super().read_piece(name, index)
 
 
+class Freezing(Counting):
+    """Is stopped after five pieces of twelve."""
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        if len(self.asked) >= 5:
+            Stalling.released.wait(20)
+        return super().read_piece(name, index)
+
+
 @pytest.fixture(autouse=True)
 def _let_go() -> AsyncIterator[None]:
     Stalling.released.clear()
@@ -216,6 +225,58 @@ async def test_a_source_that_dies_in_the_middle_is_replaced_by_another(tmp_path:
         other.store.put(CONTENT)
         await asyncio.gather(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [other.peer_id]), fetching)
         assert newcomer.store.read(blob.name) == CONTENT
+        Stalling.released.set()
+
+
+async def test_when_a_source_freezes_at_forty_percent_another_goes_on_from_there(tmp_path: Path) -> None:
+    async with running(tmp_path, Freezing, Counting, Holdings) as (freezing, other, newcomer):
+        blob = freezing.store.put(CONTENT)
+        other.store.put(CONTENT)
+        fetching = asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [freezing.peer_id]))
+        await eventually(lambda: len(newcomer.holdings.have(blob.name).pieces) == 5)
+        had = newcomer.holdings.have(blob.name).pieces
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [other.peer_id])
+        await fetching
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert sorted({*other.holdings.asked}) == sorted({*range(NUM_PIECES)} - had)  # type: ignore[attr-defined]
+        Stalling.released.set()
+
+
+async def test_of_five_sources_four_of_which_are_broken_the_fifth_serves(tmp_path: Path) -> None:
+    async with running(tmp_path, Corrupt, Stalling, Cut, Holdings, Holdings, Holdings) as nodes:
+        *sources, newcomer = nodes
+        empty = sources[3]
+        for node in sources:
+            if node is not empty:
+                blob = node.store.put(CONTENT)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [node.peer_id for node in sources])
+        assert newcomer.store.read(blob.name) == CONTENT
+        Stalling.released.set()
+
+
+async def test_when_many_cannot_be_had_the_rest_is_not_tried(tmp_path: Path) -> None:
+    """They are of a snapshot that nobody keeps any more: each would cost a stall."""
+    async with running(tmp_path, Counting, Holdings) as (source, newcomer):
+        blob = source.store.put(CONTENT)
+        gone = [(f"{index:064x}", 5, []) for index in range(3)]
+        with pytest.raises(Unreachable):
+            await newcomer.fetcher.fetch_all([*gone, (blob.name, blob.size_bytes, [source.peer_id])], parallel=2)
+        assert not source.holdings.asked  # type: ignore[attr-defined]
+
+
+async def test_of_a_blob_that_our_disk_has_damaged_only_the_bad_piece_is_fetched(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, Holdings) as (source, newcomer):
+        blob = source.store.put(CONTENT)
+        newcomer.store.put(CONTENT)
+        path = newcomer.store.path(blob.name)
+        path.write_bytes(
+            CONTENT[: 7 * PIECE_BYTES] + bytes([CONTENT[7 * PIECE_BYTES] ^ 1]) + CONTENT[7 * PIECE_BYTES + 1 :]
+        )
+        assert await newcomer.fetcher.set_aside_damaged([blob.name, "0" * 64]) == (blob.name,)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert source.holdings.asked == [7]  # type: ignore[attr-defined]
+        assert await newcomer.fetcher.set_aside_damaged([blob.name]) == ()
 
 
 async def test_bytes_through_a_unix_socket_count_as_libp2p(tmp_path: Path) -> None:

@@ -1,53 +1,49 @@
 """This peer's copy of the public state: held by the trainer process, brought to the newest record by blobs.
 
-One path serves every case: a fresh peer, a restarted one, a trainer that crashed, a state that turned out different.
-Load the newest snapshot that the chain vouches for (our own, another peer's, or the genesis blocks of record 0), then
-apply every record after it.
+One path serves every case: a fresh peer, a restarted one, a trainer that crashed, a state that turned out different, a
+chain that went back. Load the newest snapshot that the chain vouches for (our own, another peer's, or the genesis
+blocks of record 0), then apply every record after it.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 
-from google.protobuf.message import DecodeError
-
-from spes_peer.blobs import BlobName
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.errors import BadMessage, BlobMissing, ChildFailed, PeerError
-from spes_peer.files import write_whole
-from spes_peer.identity import PeerId
+from spes_peer.errors import ChildFailed, PeerError
 from spes_peer.node import Node
-from spes_peer.run.records import BlockName, SealedRecord, Snapshot, state_root
-from spes_peer.wire import convert
-from spes_peer.wire.peer_pb2 import Snapshots, SnapshotsRequest
+from spes_peer.run.records import SealedRecord, Snapshot, state_root
+from spes_peer.snapshots import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
-_ASK_SECONDS = 10.0
-_KEPT_SNAPSHOTS = 2
+_FIRST_PAUSE_SECONDS = 4.0
+_LAST_PAUSE_SECONDS = 60.0
 
 
 class Replica:
     """The public state after record `applied`; -1 before anything is loaded."""
 
-    def __init__(self, node: Node, trainer: TrainerHost) -> None:
+    def __init__(self, node: Node, trainer: TrainerHost, clock: Callable[[], float] = time.monotonic) -> None:
         self.applied = -1
         self.state_root = ""
+        self.num_repaired = 0
+        """Blobs that were damaged on our disk and fetched again."""
+        self.on_applied: Callable[[SealedRecord], None] = lambda _record: None
         self._node = node
         self._trainer = trainer
-        self._path = node.folder.snapshots
-        self.on_applied: Callable[[SealedRecord], None] = lambda _record: None
-        self.snapshots = self._kept_snapshots()
-        """Newest first."""
-        self._unneeded: set[BlobName] = set()
+        self._store = SnapshotStore(node)
+        self._patience = _Patience(clock)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Those that others can have of us, newest first."""
+        return self._store.kept
 
     @property
     def _head_round(self) -> int:
-        return self._node.chain.num_records - 1
-
-    @property
-    def _genesis(self) -> tuple[BlockName, ...]:
-        return self._node.chain.record(0).sealed.record.genesis
+        return self._node.head_round
 
     @property
     def _snapshot_rounds(self) -> int:
@@ -56,37 +52,53 @@ class Replica:
 
     async def catch_up(self, on_progress: Callable[[str], None]) -> None:
         """Hold the state after the chain's newest record; loads first where there is nothing, or where it is so old
-        that the updates since then may be gone."""
-        if self.applied < 0 or self._head_round - self.applied > self._snapshot_rounds:
+        that the updates since then may be gone.
+
+        `PeerError` when something cannot be had, `ChildFailed` when the trainer cannot. What fails in the trainer
+        again and again is tried again ever later: it may lie in the data, and then a load costs much and mends nothing.
+        """
+        await self._patience.wait(on_progress)
+        if self._head_round - self.applied > self._snapshot_rounds:
             await self._load(on_progress)
         while self.applied < self._head_round:
+            if self.applied < 0:  # nothing held yet, or the chain went back meanwhile
+                await self._load(on_progress)
+                continue
             record = self._node.chain.record(self.applied + 1).sealed
             on_progress(f"replaying record {record.round} of {self._head_round}")
             await self.apply(record)
+        self._patience.end()
 
     def forget(self) -> None:
         """The trainer lost its state, or it is not the run's: the next `catch_up` begins with a load."""
         self.applied = -1
 
+    def rewind(self, first_changed_round: int) -> None:
+        """The chain has other records from this round on: forget what was made of the old ones. Call it when the chain
+        has changed; also while `catch_up` is under way."""
+        if self.applied >= first_changed_round:
+            self.forget()
+        self._store.drop_from(first_changed_round)
+
     async def apply(self, record: SealedRecord) -> None:
         """Fetch the record's updates and apply them. `PeerError` when an update cannot be had: the state is then as
         before. `ChildFailed` when the trainer cannot: there may be no state then, and what there is is forgotten."""
-        await self._node.fetcher.fetch_all(
-            [
-                (update.blob, update.size_bytes, self._holders_first(one.peer_id for one in update.contributors))
-                for update in record.record.updates
-            ]
-        )
+        self.num_repaired += (await self._store.fetch_updates(record)).num_damaged
+        if self.applied != record.round - 1 or not self._is_in_chain(record):
+            return  # the chain went back meanwhile
         keeps_snapshot = record.round % self._snapshot_rounds == 0
         trainer = self._trainer.get()
         try:
             applied = await trainer.apply_record(record.content, keeps_snapshot)
         except ChildFailed:
-            self.forget()
+            self._fail()
             raise
+        if not self._is_in_chain(record):
+            self.forget()
+            return
         self.applied, self.state_root = record.round, applied.state_root
         if keeps_snapshot:
-            self._keep(Snapshot(record.round, applied.blocks))
+            self._store.keep(Snapshot(record.round, applied.blocks))
         self.on_applied(record)
 
     def differs_from(self, record: SealedRecord) -> bool:
@@ -97,92 +109,79 @@ class Replica:
             and (record.record.state_root != self.state_root)
         )
 
+    def _is_in_chain(self, record: SealedRecord) -> bool:
+        chain = self._node.chain
+        return record.round < chain.num_records and chain.record(record.round).sealed.hash == record.hash
+
     async def _load(self, on_progress: Callable[[str], None]) -> None:
-        """Load the newest snapshot there is, unless what is held is newer."""
-        snapshot = await self._newest_snapshot()
-        if snapshot.round <= self.applied:
+        """Load the newest snapshot that can be had, unless what is held is newer."""
+        self._trainer.get()  # without one nothing needs to be fetched yet
+        failures = []
+        for snapshot in await self._candidates():
+            if snapshot.round <= self.applied:
+                return
+            on_progress(_words(snapshot))
+            try:
+                fetched = await self._store.fetch(snapshot)
+            except PeerError as error:
+                logger.warning("cannot have a snapshot round=%d reason=%s", snapshot.round, error)
+                failures.append(error)
+                continue
+            logger.info("%d of %d blocks fetched round=%d", fetched.num_fetched, len(snapshot.blocks), snapshot.round)
+            self.num_repaired += fetched.num_damaged
+            await self._give(snapshot)
             return
-        size = sum(block.size_bytes for block in snapshot.blocks)
-        on_progress(f"fetching the state after record {snapshot.round}, {size / 1e6:.1f} MB")
-        sources = self._node.others()
-        await self._node.fetcher.fetch_all([(block.blob, block.size_bytes, sources) for block in snapshot.blocks])
-        root = await self._trainer.get().load_state(snapshot.round, snapshot.blocks)
-        if root != state_root(snapshot.blocks):
-            raise ChildFailed("the trainer holds another state than the one it was given")
-        self.applied, self.state_root = snapshot.round, root
+        raise failures[0]
 
-    async def _newest_snapshot(self) -> Snapshot:
-        """The newest that the chain vouches for; others are asked where ours is too old to replay from."""
-        own = self._newest_vouched_for([*self.snapshots, Snapshot(0, self._genesis)])
-        if self._head_round - own.round <= self._snapshot_rounds:
-            return own
-        answers = await asyncio.gather(*(self._ask(source) for source in self._node.others()))
-        return self._newest_vouched_for([own, *(snapshot for answer in answers for snapshot in answer)])
-
-    def _newest_vouched_for(self, snapshots: Iterable[Snapshot]) -> Snapshot:
-        return max(filter(self._is_vouched_for, snapshots), key=lambda snapshot: snapshot.round)
-
-    def _is_vouched_for(self, snapshot: Snapshot) -> bool:
-        """Record r+1 names the root on which round r stood, so it vouches for the state after record r."""
-        if snapshot.round == 0:
-            return snapshot.blocks == self._genesis
-        if snapshot.round >= self._head_round:
-            return False
-        return state_root(snapshot.blocks) == self._node.chain.record(snapshot.round + 1).sealed.record.state_root
-
-    def _kept_snapshots(self) -> tuple[Snapshot, ...]:
+    async def _give(self, snapshot: Snapshot) -> None:
+        """Let the trainer load a snapshot, all of which is here."""
+        trainer = self._trainer.get()
         try:
-            kept = Snapshots.FromString(self._path.read_bytes())
-            return tuple(convert.from_message(Snapshot, message) for message in kept.snapshots)
-        except FileNotFoundError:
-            return ()
-        except (DecodeError, BadMessage) as error:
-            logger.warning("starting without our own snapshots path=%s reason=%s", self._path, error)
-            return ()
+            root = await trainer.load_state(snapshot.round, snapshot.blocks)
+            if root != state_root(snapshot.blocks):
+                raise ChildFailed("the trainer holds another state than the one it was given")
+        except ChildFailed:
+            self._fail()
+            raise
+        if self._store.is_vouched_for(snapshot):  # or the chain went back meanwhile
+            self.applied, self.state_root = snapshot.round, root
 
-    async def _ask(self, source: PeerId) -> list[Snapshot]:
-        try:
-            link = await self._node.connections.to(source)
-            answer = await link.call(link.stub.ListSnapshots, SnapshotsRequest(), timeout_seconds=_ASK_SECONDS)
-            return [self._checked(convert.from_message(Snapshot, message)) for message in answer.snapshots[:4]]
-        except (PeerError, BlobMissing) as error:
-            logger.info("no snapshots from a peer peer=%s reason=%s", source[-8:], error)
-            return []
+    async def _candidates(self) -> list[Snapshot]:
+        """The newest that the chain vouches for, then others almost as new; others are asked where ours is too old to
+        replay from."""
+        found = self._store.vouched_for()
+        if self._head_round - found[0].round > self._snapshot_rounds:
+            found = self._store.vouched_for(await self._store.offered_by_others())
+        return [one for one in found if found[0].round - one.round <= self._snapshot_rounds]
 
-    def _checked(self, snapshot: Snapshot) -> Snapshot:
-        expected = [(block.id, self._node.layout.state_bytes(block)) for block in self._node.layout.state_blocks]
-        if [(block.block, block.size_bytes) for block in snapshot.blocks] != expected:
-            raise BadMessage("a snapshot with other blocks than the run's")
-        return snapshot
+    def _fail(self) -> None:
+        self.forget()
+        self._patience.lose()
 
-    def _holders_first(self, contributors: Iterable[PeerId]) -> list[PeerId]:
-        first = list(contributors)
-        return [*first, *(source for source in self._node.others() if source not in first)]
 
-    def _keep(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, keep the two newest, and drop every blob that nothing needs any more.
+class _Patience:
+    """How long to wait before the trainer is asked again for what it failed at; not at all after a first failure."""
 
-        A blob goes when it was not needed the last time either: one that is just being made or fetched for the open
-        round is in no record yet.
-        """
-        self.snapshots = (snapshot, *self.snapshots)[:_KEPT_SNAPSHOTS]
-        kept = Snapshots()
-        for one in self.snapshots:
-            kept.snapshots.append(convert.to_message(one))  # type: ignore[arg-type]
-        write_whole(self._path, kept.SerializeToString())
-        blobs, holdings = self._node.blobs, self._node.holdings
-        unneeded = {*blobs.names(), *holdings.unfinished()} - self._needed_blobs()
-        for name in unneeded & self._unneeded:
-            blobs.remove(name)
-            holdings.forget(name)
-        self._unneeded = unneeded
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_failures = 0
+        self._until = 0.0
 
-    def _needed_blobs(self) -> set[str]:
-        data = self._node.layout.manifest.data
-        needed = {data.held_out.blob, *(shard.blob for shard in data.shards)}
-        needed |= {block.blob for snapshot in self.snapshots for block in snapshot.blocks}
-        oldest = min(snapshot.round for snapshot in self.snapshots) if len(self.snapshots) == _KEPT_SNAPSHOTS else 0
-        needed |= {block.blob for block in self._genesis} if oldest == 0 else set()
-        for number in range(oldest + 1, self._head_round + 1):
-            needed |= {update.blob for update in self._node.chain.record(number).sealed.record.updates}
-        return needed
+    async def wait(self, on_progress: Callable[[str], None]) -> None:
+        seconds = self._until - self._clock()
+        if self._num_failures > 1 and seconds > 0:
+            on_progress(f"the trainer failed {self._num_failures} times in a row; trying again in {seconds:.0f} s")
+            await asyncio.sleep(seconds)
+
+    def lose(self) -> None:
+        self._num_failures += 1
+        pause_seconds = min(_FIRST_PAUSE_SECONDS * 2 ** max(0, self._num_failures - 2), _LAST_PAUSE_SECONDS)
+        self._until = self._clock() + pause_seconds
+
+    def end(self) -> None:
+        self._num_failures = 0
+
+
+def _words(snapshot: Snapshot) -> str:
+    size = sum(block.size_bytes for block in snapshot.blocks)
+    return f"fetching the state after record {snapshot.round}, {size / 1e6:.1f} MB"

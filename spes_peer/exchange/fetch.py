@@ -58,12 +58,15 @@ class Fetcher:
         await self._join(self._running.get(blob_name) or self._start(blob_name, size_bytes), size_bytes, sources)
 
     async def fetch_all(self, wanted: Sequence[Wanted], parallel: int = 4) -> None:
-        """Fetch every blob, some at a time. Tries all of them before it raises the first error."""
+        """Fetch every blob, some at a time. Tries all of them before it raises the first error, unless as many have
+        failed as are fetched at a time: the others are likely gone too, and each costs a stall to find out."""
         turns = asyncio.Semaphore(parallel)
         failures: list[SpesError] = []
 
         async def fetch_one(name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
             async with turns:
+                if len(failures) >= parallel:
+                    return
                 try:
                     await self.fetch(name, size_bytes, sources)
                 except SpesError as error:
@@ -74,6 +77,18 @@ class Fetcher:
                 group.create_task(fetch_one(*one))
         if failures:
             raise failures[0]
+
+    async def set_aside_damaged(self, names: Iterable[str], parallel: int = 4) -> tuple[str, ...]:
+        """Take those blobs out of the store that the disk has changed, so that `fetch` brings them again."""
+        turns = asyncio.Semaphore(parallel)
+
+        async def look_at(name: str) -> bool:
+            async with turns:
+                return await asyncio.to_thread(self._means.holdings.set_aside_if_damaged, name)
+
+        names = tuple(dict.fromkeys(names))
+        found = await asyncio.gather(*map(look_at, names))
+        return tuple(name for name, is_damaged in zip(names, found, strict=True) if is_damaged)
 
     def _start(self, name: BlobName, size_bytes: int) -> _Running:
         running = _Running(name, size_bytes, [], asyncio.create_task(self._run(name, size_bytes), name=f"fetch {name}"))

@@ -1,0 +1,132 @@
+"""Keeps the public state on the bootstrap node's disk: who comes when all have left gets it from there.
+
+The bootstrap node has no trainer and makes no state of its own. It follows the chain and fetches what peers have: the
+two newest snapshots that the chain vouches for, and all updates since the older one, those of the newest record first;
+updates already when they are reported, because with the record that lists them all may leave. What nothing needs any
+more is removed. A fault costs one attempt.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from spes_peer.errors import PeerError, SpesError, Unreachable
+from spes_peer.node import Node
+from spes_peer.rounds.messages import UpdateNotice
+from spes_peer.run.records import Snapshot
+from spes_peer.snapshots import KEPT_SNAPSHOTS, SnapshotStore
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_LAST_PAUSE_SECONDS = 30.0
+_MAX_NOTICES = 10_000  # of updates not fetched yet; what is dropped comes with its record
+
+
+class Keeper:
+    """Compose it with `node.list_snapshots = lambda: keeper.snapshots`, a task of `run`, and `on_notice` for every
+    update that is reported."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._store = SnapshotStore(node)
+        self._complete: set[bytes] = set()
+        """Hashes of the records all of whose updates are here."""
+        self._complete_head = b""
+        """The newest record up to which nothing is missing."""
+        self._whole: set[Snapshot] = set()
+        """Snapshots that this start has found whole on the disk."""
+        self._notices: asyncio.Queue[UpdateNotice] = asyncio.Queue(_MAX_NOTICES)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Newest first."""
+        return self._store.kept
+
+    def rewind(self, first_changed_round: int) -> None:
+        """The chain has other records from this round on."""
+        self._store.drop_from(first_changed_round)
+
+    def on_notice(self, notice: UpdateNotice) -> None:
+        """An update of the open round is there: fetch it soon. Never waits."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._notices.put_nowait(notice)
+
+    async def run(self) -> None:
+        """Follow the chain, for ever; snapshots are large, and updates do not wait for them."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_again_and_again(self.hold_noticed, "an update of the open round"))
+            tasks.create_task(_again_and_again(self.hold_updates, "the updates"))
+            tasks.create_task(_again_and_again(self.hold_snapshot, "the newest snapshot"))
+
+    async def hold_noticed(self) -> None:
+        """Have the updates that were noticed since; what cannot be had is left to the record that lists it."""
+        notices = [self._notices.get_nowait() for _ in range(self._notices.qsize())]
+        others = self._node.others()
+        await self._node.fetcher.fetch_all(
+            [(one.blob, one.size_bytes, [*one.holders, *others]) for one in notices if self._is_possible(one)]
+        )
+
+    def _is_possible(self, notice: UpdateNotice) -> bool:
+        layout = self._node.layout
+        block = layout.by_id.get(notice.block)
+        return block is not None and notice.size_bytes in (layout.offer_bytes(block), layout.mean_bytes(block))
+
+    async def hold_updates(self) -> None:
+        """Have all updates that a joiner may need. Tries all records before it raises the first `PeerError`."""
+        head = self._node.chain.head
+        if head is None or head.hash == self._complete_head:
+            return
+        failures, complete = [], set()
+        for round in range(head.round, self._oldest_needed(head.round) - 1, -1):
+            record = self._node.chain.record(round).sealed
+            try:
+                if record.hash not in self._complete:
+                    await self._store.fetch_updates(record)
+                complete.add(record.hash)
+            except PeerError as error:
+                failures.append(error)
+        self._complete = complete
+        if failures:
+            raise failures[0]
+        self._complete_head = head.hash
+
+    def _oldest_needed(self, head_round: int) -> int:
+        """The oldest record to hold the updates of; nobody keeps them for longer than this."""
+        reach = KEPT_SNAPSHOTS * self._node.manifest.sync.snapshot_rounds
+        return max(1, self._store.replayable_from + 1, head_round - reach)
+
+    async def hold_snapshot(self) -> None:
+        """Have the newest snapshot that the chain vouches for, if it is due and offered; `PeerError` if it is not."""
+        for one in {*self.snapshots} - self._whole:
+            await self._store.fetch(one)
+            self._whole.add(one)
+        held = max((one.round for one in self.snapshots), default=0)
+        every = self._node.manifest.sync.snapshot_rounds
+        due = (self._node.head_round - 1) // every * every
+        if due <= held:
+            return
+        newest = self._store.vouched_for(await self._store.offered_by_others())[0]
+        if newest.round <= held:
+            raise Unreachable(f"nobody offers the state after record {due}")
+        fetched = await self._store.fetch(newest)
+        if self._store.is_vouched_for(newest):  # or the chain went back meanwhile
+            self._store.keep(newest)
+            self._whole = {*self.snapshots}
+            logger.info("keeping the state after record %d blocks_fetched=%d", newest.round, fetched.num_fetched)
+
+
+async def _again_and_again(work: Callable[[], Awaitable[None]], what: str) -> None:
+    """Do it whenever there may be something new; after a fault later and later."""
+    trouble, pause_seconds = "", _LOOK_SECONDS
+    while True:
+        try:
+            await work()
+        except (SpesError, OSError) as error:  # of a peer, or of a full disk: the node serves on
+            if trouble != (trouble := str(error)):
+                logger.warning("cannot have %s yet reason=%s", what, error)
+            pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
+        else:
+            trouble, pause_seconds = "", _LOOK_SECONDS
+        await asyncio.sleep(pause_seconds)
