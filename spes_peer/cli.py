@@ -194,7 +194,12 @@ def _add_join(commands: Any) -> None:
         "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
     )
     parser.add_argument(
-        "--bootstrap", required=True, metavar="ADDRESS", help="a node of the run, as its organizer gives it"
+        "--bootstrap",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="a node of the run, as its organizer gives it, or any of its peers; may be given several times, or several"
+        " with commas between (those met before, in a folder that has joined a run)",
     )
     _add_data_dir(parser)
     parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
@@ -233,7 +238,7 @@ def _join(options: argparse.Namespace) -> int:
     from spes_peer.daemon.program import Daemon, JoinSettings
 
     settings = JoinSettings(
-        bootstrap=options.bootstrap,
+        bootstraps=tuple(one for given in options.bootstrap for one in given.split(",")),
         data_dir=_data_dir(options),
         name=options.name,
         host=options.host,

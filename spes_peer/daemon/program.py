@@ -17,25 +17,35 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.control import ControlServer, StatusBoard
+from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.status import LogRing, PhaseKeeper, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
-from spes_peer.errors import BlobMissing, ChildFailed, PeerError, SpesError, first_in
-from spes_peer.exchange.addresses import parse_address
-from spes_peer.exchange.introduction import Introduction, describe
+from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, PeerError, SpesError, first_in
+from spes_peer.exchange.addresses import NodeAddress, parse_address
+from spes_peer.exchange.introduction import Introduction
+from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.files import write_whole
-from spes_peer.folder import StateFolder
+from spes_peer.folder import MANIFEST_FILE, StateFolder
+from spes_peer.following.records import first_record
 from spes_peer.node import Node, NodeSettings, usable_name
+from spes_peer.organize import read_manifest
 from spes_peer.ports import address_towards, choose_ports
 from spes_peer.process import on_signals
+from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
 from spes_peer.wire.control_pb2 import Status
 
 logger = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 0.3  # for a departure to reach the coordinator before the stream is closed
+_HAND_OVER_SECONDS = 3.0  # at most, for those who are just fetching what this peer alone may have
+_LOOK_SECONDS = 0.25
+_BUSY_BYTES = 64 << 10  # in that time; less is talk
+_FIRST_LOOK_SECONDS = 5.0  # for somebody of the run, before a peer goes on from its own folder
+_SOMEWHERE = "192.0.2.1"  # any address outside: only the route to it is looked up, nothing is sent there
 _SEARCH_SECONDS = 2.0  # between looks into the DHT while somebody in the roster is unknown
 
 
@@ -43,7 +53,8 @@ _SEARCH_SECONDS = 2.0  # between looks into the DHT while somebody in the roster
 class JoinSettings:
     """What a volunteer may choose for this machine."""
 
-    bootstrap: str
+    bootstraps: tuple[str, ...]
+    """Addresses of nodes of the run, any live one; none for a folder that has a run."""
     data_dir: Path
     name: str = ""
     host: str = ""
@@ -77,12 +88,13 @@ class Daemon:
         self._member: Member | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[Any] | None = None
+        self._control: ControlServer | None = None
 
     # ---- life ----
 
     async def run(self) -> int:
         """Join and take part until asked to leave; 0 then. `UserError` when it cannot even start."""
-        address = parse_address(self.settings.bootstrap)
+        named = [parse_address(text) for text in self.settings.bootstraps]
         self._folder = StateFolder(self.settings.data_dir)
         logging.getLogger("spes_peer").addHandler(self._log)
         with self._folder.locked():
@@ -90,17 +102,66 @@ class Daemon:
             on_signals(self._stop)
             self._is_paused = self._pause_mark.exists()
             try:
-                self._phases.say("joining", f"asking the node at {self.settings.bootstrap}")
-                await self._live(await describe(address), address_towards(address.host, address.port))
+                async with contextlib.AsyncExitStack() as stack:
+                    await self._arrive_and_live(named, stack)
             except asyncio.CancelledError:
                 if not self._ending.is_set():
                     raise
                 logger.info("ended while starting")
         return 0
 
-    async def _live(self, introduction: Introduction, host: str) -> None:
-        self._folder.bind(introduction.signed_manifest)
-        host = self.settings.host or host
+    async def _arrive_and_live(self, named: Sequence[NodeAddress], stack: contextlib.AsyncExitStack) -> None:
+        """A folder without a run waits for somebody who introduces it; one with a run goes on without."""
+        held = self._held_manifest()
+        if held is None and not named:
+            raise BadConfiguration(
+                f"no run is known yet in {self._folder.path}; name one of its nodes: spes-peer join --bootstrap ADDRESS"
+            )
+        known = KnownNodes(self._folder.known_nodes, held.run_id) if held is not None else None
+        arrival = Arrival(
+            named,
+            known=lambda: known.addresses if known is not None else (),
+            accept=lambda introduction: self._folder.bind(introduction.signed_manifest),
+            say=lambda why, until_at: self._phases.say("joining", why, until_at=until_at),
+        )
+        introduction: Introduction | None = None
+        if held is None:
+            introduction = await arrival.insist(on_waiting=lambda: self._serve_control(stack))
+        else:
+            introduction = await self._introduced_soon(arrival)
+        signed = introduction.signed_manifest if introduction is not None else held
+        assert signed is not None
+        known = known or KnownNodes(self._folder.known_nodes, signed.run_id)
+        await self._serve_control(stack)
+        await self._live(signed, introduction, arrival, known, stack)
+
+    def _held_manifest(self) -> SignedManifest | None:
+        """Of the run that the folder belongs to; None for a new one."""
+        return read_manifest(self._folder.path) if (self._folder.path / MANIFEST_FILE).exists() else None
+
+    async def _introduced_soon(self, arrival: Arrival) -> Introduction | None:
+        """By whoever answers in a few seconds: what is needed to go on is in the folder."""
+        self._phases.say("joining", "asking the nodes of the run")
+        try:
+            return await arrival.ask(_FIRST_LOOK_SECONDS)
+        except Unanswered as error:
+            logger.warning("nobody of the run is here, going on from our own folder reason=%s", error)
+            return None
+
+    async def _serve_control(self, stack: contextlib.AsyncExitStack) -> None:
+        if self._control is None:
+            self._control = await ControlServer.start(self._folder.control_socket, self)
+            stack.push_async_callback(self._control.stop)
+
+    async def _live(
+        self,
+        signed: SignedManifest,
+        introduction: Introduction | None,
+        arrival: Arrival,
+        known: KnownNodes,
+        stack: contextlib.AsyncExitStack,
+    ) -> None:
+        host = self.settings.host or _own_address(introduction, arrival.addresses)
         settings = NodeSettings(
             role=Role.VOLUNTEER,
             name=usable_name(self.settings.name),
@@ -109,14 +170,12 @@ class Daemon:
             ports=choose_ports(host, self.settings.port),
             inbound=self.settings.inbound,
         )
-        async with contextlib.AsyncExitStack() as stack:
-            control = await ControlServer.start(self._folder.control_socket, self)
-            stack.push_async_callback(control.stop)
-            node = Node(self._folder, introduction.signed_manifest, settings)
-            trainer = self._make_trainer(node)
-            stack.push_async_callback(trainer.stop)
-            await self._start(node, trainer, [introduction.entry], stack)
-            await self._take_part(node, trainer)
+        node = Node(self._folder, signed, settings)
+        trainer = self._make_trainer(node)
+        stack.push_async_callback(trainer.stop)
+        introducers = [introduction.entry] if introduction is not None else []
+        await self._start(node, trainer, [*introducers, *known.bootstrap_nodes], stack)
+        await self._take_part(node, trainer, known, arrival.keep_in_touch(node, introduction is not None))
 
     def _make_trainer(self, node: Node) -> TrainerHost:
         return TrainerHost(
@@ -150,7 +209,9 @@ class Daemon:
         fits = trainer.opened.max_subsets
         node.max_subsets = min(fits, self.settings.max_subsets) if self.settings.max_subsets else fits
 
-    async def _take_part(self, node: Node, trainer: TrainerHost) -> None:
+    async def _take_part(
+        self, node: Node, trainer: TrainerHost, known: KnownNodes, keeping_in_touch: Coroutine[Any, Any, None]
+    ) -> None:
         assert node.directory is not None
         claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory)
         replica = Replica(node, trainer)
@@ -158,15 +219,17 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                tasks.create_task(keeping_in_touch)
+                await self._unless_ending(first_record(node, lambda why: self._phases.say("syncing", why)))
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._is_paused
                 )
-                for loop in (member.live(), member.beat(), self._announce(member), trainer.supervise()):
+                for loop in (member.live(), member.beat(), self._announce(member, known), trainer.supervise()):
                     tasks.create_task(loop)
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
                 member.say_goodbye()
-                await asyncio.sleep(_GOODBYE_SECONDS)
+                await _hand_over(node)
                 raise _Ended
         except* _Ended:
             logger.info("left the run")
@@ -174,6 +237,19 @@ class Daemon:
             raise first_in(failures) from None
         except* OSError as failures:
             raise SpesError(f"cannot go on: {first_in(failures)}; mend this and start again") from None
+
+    async def _unless_ending(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, unless the daemon is told to end meanwhile: `_Ended` then."""
+        doing, ending = asyncio.create_task(work), asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait((doing, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise _Ended
+            doing.result()
+        finally:
+            doing.cancel()
+            ending.cancel()
+            await asyncio.gather(doing, ending, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run beside everything else; a fault of a peer or of a child in it is logged and ends it alone."""
@@ -194,7 +270,7 @@ class Daemon:
 
     # ---- the DHT entry ----
 
-    async def _announce(self, member: Member) -> None:
+    async def _announce(self, member: Member, known: KnownNodes) -> None:
         """Keep our entry and head, and what we know of the others, fresh; at once when our addresses change."""
         node = member.node
         assert node.directory is not None
@@ -206,6 +282,7 @@ class Daemon:
                     await node.directory.publish_head(Head(node.head_round, node.head_hash))
             except SpesError as error:
                 logger.warning("the DHT does not answer reason=%s", error)
+            known.note(node.entries.values())
             await member.claiming.read()
             self.board.touch()
             with contextlib.suppress(TimeoutError):
@@ -271,3 +348,24 @@ class Daemon:
         if self._member is not None:
             add_member(status, self._member)
         return status
+
+
+def _own_address(introduction: Introduction | None, addresses: Sequence[NodeAddress]) -> str:
+    """This machine's on the way to the others. Without an introduction no name is looked up: that may take long."""
+    if introduction is not None:
+        return address_towards(introduction.address.host, introduction.address.port)
+    numeric = [address.endpoint for address in addresses if address.endpoint.ip_version]
+    return address_towards(numeric[0].host, numeric[0].port) if numeric else address_towards(_SOMEWHERE, 9)
+
+
+async def _hand_over(node: Node) -> None:
+    """Let the goodbye out, and serve on while somebody fetches from us: with everybody leaving at once, the updates of
+    the newest record may be nowhere else yet."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _HAND_OVER_SECONDS
+    await asyncio.sleep(_GOODBYE_SECONDS)
+    while loop.time() < until:
+        before = node.traffic.sent_bytes
+        await asyncio.sleep(_LOOK_SECONDS)
+        if node.traffic.sent_bytes - before < _BUSY_BYTES:
+            return

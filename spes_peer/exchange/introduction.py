@@ -5,8 +5,10 @@ entry, signed by the peer id of the address, that names this very certificate. S
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,10 @@ _MAX_IP_ADDRESSES = 4
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
+class WrongNode(NoBootstrap):
+    """Somebody answers who is not the node of the address, or does not say the truth: it does not help to ask again."""
+
+
 @dataclass(frozen=True)
 class Description:
     """What a node tells newcomers; see proto/peer.proto."""
@@ -45,6 +51,8 @@ class Introduction:
     entry: PeerEntry
     """The answering node's."""
     head_round: int
+    address: NodeAddress
+    """Where it answered."""
 
     @property
     def run_id(self) -> bytes:
@@ -67,21 +75,34 @@ async def describe(address: NodeAddress, timeout_seconds: float = INTRODUCTION_S
     try:
         return _checked(answer, address, certificate)
     except PeerError as error:
-        raise NoBootstrap(f"the node at {address.endpoint} cannot be trusted: {error}") from None
+        raise WrongNode(f"the node at {address.endpoint} cannot be trusted: {error}") from None
 
 
 async def _resolved(address: NodeAddress) -> list[str]:
     """Some IP addresses of the host, at least one."""
+    found = await _looked_up(address)
+    if not found:
+        raise NoBootstrap(f"the name {address.host!r} cannot be resolved; check its spelling and this machine's DNS")
+    return found[:_MAX_IP_ADDRESSES]
+
+
+async def _looked_up(address: NodeAddress) -> list[str]:
+    """As `loop.getaddrinfo`, in a thread for which the end of the program does not wait: a resolver without a network
+    takes half a minute, and a Ctrl-C is obeyed at once."""
     loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(
-            address.host, address.port, family=_FAMILIES[address.name_kind], type=socket.SOCK_STREAM
-        )
-    except (socket.gaierror, UnicodeError):
-        raise NoBootstrap(
-            f"the name {address.host!r} cannot be resolved; check its spelling and this machine's DNS"
-        ) from None
-    return [str(one[4][0]) for one in found][:_MAX_IP_ADDRESSES]
+    future: asyncio.Future[list[str]] = loop.create_future()
+
+    def look_up() -> None:
+        found: list[str] = []
+        with contextlib.suppress(OSError, UnicodeError):
+            family = _FAMILIES[address.name_kind]
+            answers = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+            found = [str(one[4][0]) for one in answers]
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(found))
+
+    threading.Thread(target=look_up, name=f"look up {address.host}", daemon=True).start()
+    return await future
 
 
 async def _first_shown(address: NodeAddress, ip_addresses: list[str], seconds_each: float) -> tuple[Endpoint, bytes]:
@@ -134,7 +155,7 @@ def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: by
     run_id = convert.from_message(SignedManifest, answer.manifest).run_id
     signed = convert.from_message(Signed, answer.entry)
     if signed.peer_id != address.peer_id:
-        raise NoBootstrap(
+        raise WrongNode(
             f"another node than expected answers at {address.endpoint}: its peer id is {signed.peer_id[:64]!r},"
             f" the address says {address.peer_id}; ask the organizer for the address of today"
         )
@@ -148,7 +169,7 @@ def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: by
         manifest = description.manifest.open()
     except BadConfiguration as error:
         raise BadMessage(str(error)) from None
-    return Introduction(description.manifest, manifest, entry, description.head_round)
+    return Introduction(description.manifest, manifest, entry, description.head_round, address)
 
 
 def _refuse_newer(signed: Signed) -> None:

@@ -1,0 +1,78 @@
+"""Real processes that join, or start again, while nobody or hardly anybody is there."""
+
+import signal
+import time
+
+import pytest
+from test_swarm import Run, organized, place, three_free_ports, until
+
+from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.identity import PeerId
+
+__all__ = ["organized", "place"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_newcomer_waits_for_the_bootstrap_node_with_a_countdown_and_is_in_soon_after_it_appears(
+    organized: Run,
+) -> None:
+    place = organized.place
+    organized.bootstrap.kill()
+    organized.bootstrap.wait()
+    newcomer = organized.join("newcomer")
+    phase = until(lambda: place.status("newcomer").get("phase"), "it can be asked while it waits")
+    assert phase["name"] == "joining"
+    assert "nothing listens at" in phase["why"]
+    assert "trying again in" in phase["why"]
+    assert phase["until_at"] > 0
+    newcomer.send_signal(signal.SIGINT)
+    assert newcomer.wait(timeout=3) == 0
+
+    newcomer = organized.join("newcomer")
+    until(lambda: "trying again" in place.status("newcomer").get("phase", {}).get("why", ""), "it waits again")
+    organized.start_bootstrap()
+    until(lambda: "starting the trainer" in place.read("newcomer.log"), "it is introduced", seconds=10)
+    organized.until_round("newcomer", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_joiner_gets_the_state_from_the_bootstrap_node_when_all_veterans_have_left(organized: Run) -> None:
+    place = organized.place
+    veteran = organized.join("veteran")
+    organized.until_round("veteran", 7)  # so long that the first weights and the first updates are gone
+    assert place.run("leave", "--data-dir", str(place.path / "veteran")).returncode == 0
+    assert veteran.wait(timeout=60) == 0
+    reached = max(int(path.stem) for path in (place.path / "run/records").iterdir())
+    organized.join("late")
+    status = organized.until_round("late", reached + 1)
+    assert int(status["rounds"][0]["round"]) > 2  # it began with a snapshot
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_last_one_goes_on_from_its_own_disk_and_lets_others_in_by_its_address(organized: Run) -> None:
+    place, port = organized.place, three_free_ports()
+    last = organized.join("last", "--port", str(port))
+    organized.until_round("last", 3)
+    organized.bootstrap.kill()
+    organized.bootstrap.wait()
+    last.kill()
+    last.wait()
+
+    started_at = time.monotonic()
+    fixed = ["--data-dir", str(place.path / "last"), "--device", "cpu", "--threads", "1", "--no-tui"]
+    place.start("join", *fixed, "--port", str(port), log="last.log")
+    status = until(lambda: (found := place.status("last")).get("state_root") and found, "it has its state again")
+    assert time.monotonic() - started_at < 40
+    assert "nobody of the run is here, going on from our own folder" in place.read("last.log")
+
+    organized.address, bootstrap = NodeAddress("127.0.0.1", port, PeerId(status["peer_id"])).text(), organized.address
+    organized.join("newcomer")
+    until(lambda: place.status("newcomer").get("state_root") == status["state_root"], "it has the state of the other")
+    organized.address = bootstrap
+    organized.start_bootstrap()
+    organized.until_rounds_more("last", 1)
+    organized.until_rounds_more("newcomer", 1)
+    organized.until_equal("last", "newcomer")
