@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 from spes_peer.errors import DiskTrouble, PeerError
 from spes_peer.files import write_whole
@@ -27,9 +28,18 @@ from spes_peer.rounds.coordinator import (
     waiting,
 )
 from spes_peer.rounds.mandates import supporters
-from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal
+from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal, RecordSignature, Vote
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Outgoing, Rules, Step
+from spes_peer.rounds.recertifying import (
+    Recertifying,
+    begin,
+    certificate,
+    requests,
+    tried_again,
+    with_signature,
+    with_vote,
+)
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.chain import Switch
 from spes_peer.run.records import CertifiedRecord
@@ -52,6 +62,9 @@ class Coordinating:
         self._members: dict[PeerId, Send] = {}
         self._replays = ReplayGuard()
         self._last_why = ""
+        self._recertifying: Recertifying | None = None
+        self._not_certifiable = b""
+        """Hash of an uncertified record that can never be certified."""
         self._proposed = self._last_proposal()
         self._state = start(
             Rules(node.layout, finish_after),
@@ -84,6 +97,7 @@ class Coordinating:
         while True:
             self._do(on_time(self._state, time.time()))
             self._beat()
+            self._recertify()
             await asyncio.sleep(self._node.manifest.timing.heartbeat_seconds)
 
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Send) -> None:
@@ -133,7 +147,63 @@ class Coordinating:
             return
         if isinstance(message, Beat) and message.round > self._node.head_round:
             self.on_behind(caller)
+        if self._is_for_recertifying(message):
+            self._take_late(signed, message)
+            return
         self._do(on_message(self._state, signed, message, time.time()))
+
+    # ---- a record that went on uncertified ----
+
+    def _recertify(self) -> None:
+        """Ask the old roster to sign what stands uncertified, while this node coordinates and they attend it."""
+        chain, now = self._node.chain, time.time()
+        standing = chain.first_uncertified() if self.leads else None
+        if standing is None or standing.sealed.hash == self._not_certifiable:
+            self._recertifying = None
+            return
+        state = self._recertifying
+        if state is None or state.record.hash != standing.sealed.hash:
+            state = begin(chain.record(chain.certified_round).sealed, standing, self._node.peer_id, now)
+        elif now >= state.asked_at + self._node.manifest.timing.round_grace_seconds:
+            state = tried_again(state, now)
+        self._recertifying = state
+        if state is not None:
+            for outgoing in requests(state, self._members):
+                self._send(outgoing)
+
+    def _is_for_recertifying(self, message: Any) -> bool:
+        state = self._recertifying
+        if state is None:
+            return False
+        if isinstance(message, Vote):
+            return message.previous_hash == state.base.hash
+        return isinstance(message, RecordSignature) and message.round == state.record.round
+
+    def _take_late(self, signed: Signed, message: Any) -> None:
+        assert self._recertifying is not None
+        if isinstance(message, RecordSignature):
+            state = with_signature(self._recertifying, signed, message)
+            if (certified := certificate(state)) is not None:
+                self._node.improve_record(certified)
+                self._send(Outgoing(None, certified))
+                self._recertifying = None
+                return
+        else:
+            voted = with_vote(self._recertifying, signed, message)
+            if isinstance(voted, str):
+                logger.warning(
+                    "the run stays uncertified from record %d on: %s", self._recertifying.record.round, voted
+                )
+                self._not_certifiable, self._recertifying = self._recertifying.record.hash, None
+                return
+            state = voted
+        has_begun = state.has_votes and not self._recertifying.has_votes
+        self._recertifying = state
+        if has_begun:
+            for outgoing in requests(state, self._members):
+                self._send(outgoing)
+
+    # ---- decisions ----
 
     def _do(self, step: Step) -> None:
         """Take the core's decision: disk first, then state, then words. What cannot be kept has not happened."""

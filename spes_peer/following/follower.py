@@ -191,15 +191,25 @@ class Follower:
     # ---- votes ----
 
     def _vote(self, sender: PeerId, request: VoteRequest) -> None:
-        head = self.head
-        if request.round == head.round and head.record.entry_of(self.node.peer_id) is not None:
-            for message in self._voter.vote(request, sender, head):
-                self.send(message)
+        """In the open round, or in the last certified one if what follows it is not certified."""
+        for base in (self.head, self._last_certified):
+            if request.round == base.round and base.record.entry_of(self.node.peer_id) is not None:
+                for message in self._voter.vote(request, sender, base):
+                    self.send(message)
+                return
 
     def _sign(self, sender: PeerId, proposal: Proposal) -> None:
-        signature = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
+        standing = self.node.chain.first_uncertified()
+        if standing is not None and standing.record == proposal.record:
+            signature = self._voter.sign_again(proposal, sender, standing.sealed, self._last_certified)
+        else:
+            signature = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
         if signature is not None:
             self.send(signature)
+
+    @property
+    def _last_certified(self) -> SealedRecord:
+        return self.node.chain.record(self.node.chain.certified_round).sealed
 
     # ---- where others stand ----
 

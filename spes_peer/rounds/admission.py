@@ -50,6 +50,11 @@ class Crowd:
     def heard(self, peer: PeerId, incarnation: int, now: float) -> "Crowd":
         return replace(self, links={**self.links, peer: Link(incarnation, now)})
 
+    def expecting(self, record: Record, heard_at: float) -> "Crowd":
+        """With those of the roster that have not come yet, as if they had last been heard of at `heard_at`."""
+        expected = {entry.peer_id: Link(entry.incarnation, heard_at) for entry in record.roster}
+        return replace(self, links={**expected, **self.links})
+
     def without(self, gone: Collection[PeerId]) -> "Crowd":
         return replace(self, links={peer: link for peer, link in self.links.items() if peer not in gone})
 

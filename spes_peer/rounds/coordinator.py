@@ -35,7 +35,7 @@ from spes_peer.rounds.messages import (
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
 from spes_peer.rounds.reducing import fault_in_report, reported
-from spes_peer.rounds.transitions import advance, ask_to_sign, follow, opened_by, order_again
+from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, follow, opened_by, order_again
 from spes_peer.rounds.waiting import waiting as waiting
 from spes_peer.run.certificates import check_signature, may_sign
 from spes_peer.run.records import RosterEntry, SealedRecord
@@ -71,7 +71,7 @@ def on_head(state: Coordinator, head: SealedRecord, past: Past, now: float) -> C
     """The chain has another newest record, whoever made it."""
     if head.hash == state.head.hash:
         return state
-    return replace(follow(state, head, now), past=past)
+    return begun_to_lead(replace(follow(state, head, now), past=past), now)
 
 
 def on_heard(state: Coordinator, term: int | None) -> Coordinator:

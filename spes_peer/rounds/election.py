@@ -18,6 +18,9 @@ from spes_peer.run.manifest import Timing
 from spes_peer.run.records import Record, SealedRecord
 from spes_peer.run.signed import Signed
 
+UNREACHABLE_PART = 1 / 3
+"""Of the coordinator time-out, after which who does not even answer is given up."""
+
 
 def owner_of(record: Record, term: int) -> PeerId | None:
     """Who may coordinate the round that `record` opened in this term; None without candidates."""
@@ -46,9 +49,9 @@ class Allegiance:
         return self.heard_at is not None and now - self.heard_at < timing.coordinator_timeout_seconds
 
     def overdue_at(self, is_unreachable: bool, timing: Timing) -> float:
-        """Unix seconds at which it gives up on this term: after the coordinator time-out, or after a third of that if
-        the owner's machine does not even answer."""
-        patience_seconds = timing.coordinator_timeout_seconds / (3 if is_unreachable else 1)
+        """Unix seconds at which it gives up on this term: after the coordinator time-out, or a part of that if the owner's
+        machine does not even answer."""
+        patience_seconds = timing.coordinator_timeout_seconds * (UNREACHABLE_PART if is_unreachable else 1)
         return max(self.since_at, self.heard_at or 0.0) + patience_seconds
 
     def next_term(self, now: float) -> "Allegiance":

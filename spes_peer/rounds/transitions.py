@@ -10,6 +10,7 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, findings_in, majority_root
+from spes_peer.rounds.election import UNREACHABLE_PART
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
 from spes_peer.rounds.messages import Proposal, ReduceOrder, Refusal, UpdateNotice
 from spes_peer.rounds.ownership import seats_after
@@ -55,7 +56,8 @@ def advance(state: Coordinator, now: float) -> Step:
 def _advance_once(state: Coordinator, now: float) -> Step:
     sought = seek_mandate(state, now)
     if sought.state.term > state.term:
-        return replace(sought, outgoing=(*ask_to_sign(sought.state), *order_again(sought.state)))
+        elected = begun_to_lead(sought.state, now)
+        return Step(elected, (*ask_to_sign(elected), *order_again(elected)))
     if sought.state != state:
         return sought
     if not leads(state, now):
@@ -299,6 +301,13 @@ def follow(state: Coordinator, head: SealedRecord, now: float) -> Coordinator:
         past=state.past.after(head.record, state.rules.layout),
     )
     return renewed(state)
+
+
+def begun_to_lead(state: Coordinator, now: float) -> Coordinator:
+    """Members have to find a new coordinator first: they are waited for as long as it takes to see that one is gone."""
+    timeout_seconds = state.rules.manifest.timing.coordinator_timeout_seconds
+    heard_at = now - timeout_seconds * (1 - UNREACHABLE_PART)
+    return replace(state, crowd=state.crowd.expecting(state.head.record, heard_at))
 
 
 def order_again(state: Coordinator) -> tuple[Outgoing, ...]:

@@ -74,35 +74,38 @@ class Chain:
         return lineage.head
 
     def improve(self, certified: CertifiedRecord) -> bool:
-        """Take a certificate for a record that is here uncertified; whether more records count as certified now.
+        """Take a better certificate of a record that does not count as certified; whether more records do now.
 
         Raises like `check_record`."""
-        round = certified.sealed.round
-        if self._lineage is None or not self._lineage.certified_round < round < self.num_records:
+        round, before = certified.sealed.round, self._lineage
+        if before is None or not before.certified_round < round < self.num_records:
             return False
-        lineage = self._lineage.improved(certified, self.record(round - 1).sealed)
-        if lineage == self._lineage:
+        lineage = before.improved(certified, self.record(round - 1).sealed)
+        if lineage == before:
             return False
         self._write(certified)
         self._lineage = lineage
-        return True
+        return lineage.certified_round > before.certified_round
 
     def adopt(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
         """Follow `branch`, which begins behind our newest certified record, if it ranks above what is here; None if
         not. Raises like `check_record`."""
         assert self._lineage is not None
         base = self.record(self.certified_round).sealed
-        if branch_of(base, branch, self.checks).rank <= self.rank:
+        rank = branch_of(base, branch, self.checks).rank
+        if rank <= self.rank:
             return None
         ours = [self.record(round).sealed for round in range(base.round + 1, self.num_records)]
         same = 0
         while same < min(len(ours), len(branch)) and ours[same].hash == branch[same].sealed.hash:
             same += 1
+        for certified in branch[:same]:
+            self.improve(certified)
+        if rank <= self.rank:  # it was no more than better certificates of what is here
+            return None
         switch = Switch(base.round + 1 + same, tuple(ours[same:]))
         for record in reversed(switch.lost):
             self._path(record.round).unlink()
-        for certified in branch[:same]:
-            self.improve(certified)
         for certified in branch[same:]:
             self._write(certified)
         self._load()

@@ -41,6 +41,11 @@ class Link:
     has_organizer: bool
     tokens: int
 
+    @property
+    def weight(self) -> tuple[bool, bool, int]:
+        """Of two certificates of one record the one with more is better."""
+        return self.is_certified, self.has_organizer, self.tokens
+
 
 @dataclass(frozen=True)
 class Lineage:
@@ -63,12 +68,12 @@ class Lineage:
         return replace(self, head=checked.sealed, tail=tail)._counted()
 
     def improved(self, certified: CertifiedRecord, previous: SealedRecord) -> "Lineage":
-        """With a certificate that certifies a record in the tail, behind `previous`; the same if it does not."""
+        """With a better certificate of a record in the tail, behind `previous`; the same if it is not better."""
         place = certified.sealed.round - self.certified_round - 1
         if place < 0:
             return self  # it counts as certified already
         link = _link(check_record(certified, previous, self.checks), previous.record, self.checks)
-        if place >= len(self.tail) or self.tail[place].hash != link.hash or not link.is_certified:
+        if place >= len(self.tail) or self.tail[place].hash != link.hash or link.weight <= self.tail[place].weight:
             return self
         return replace(self, tail=(*self.tail[:place], link, *self.tail[place + 1 :]))._counted()
 
