@@ -1,6 +1,7 @@
 """The DHT as it really runs: processes of hivemind and p2pd on loopback."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import socket
@@ -10,12 +11,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import pytest_asyncio
+from google.protobuf.message import Message
 
-from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
+from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed, DiskTrouble
 from spes_peer.identity import Identity, PeerId
 from spes_peer.membership.directory import Directory, Memory, socket_folder
 from spes_peer.run.manifest import Timing
@@ -171,6 +174,78 @@ async def test_a_later_value_replaces_the_earlier_and_a_release_takes_it_away(pe
     assert me.identity.peer_id not in await me.directory.read_entries()
     await me.directory.publish_entry(me.entry("peer 1"))
     await me.directory.publish_claim(Claim((1,), 5.0))
+
+
+async def test_after_a_suspension_the_others_are_read_before_anything_is_published(
+    peers: list[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = peers[1]
+    asked: list[str] = []
+    call = me.directory._call
+
+    async def recorded(request: Message, reply: type[Any], timeout_seconds: float) -> Any:
+        asked.append(request.DESCRIPTOR.name + (" all" if getattr(request, "find_all", False) else ""))
+        return await call(request, reply, timeout_seconds)
+
+    monkeypatch.setattr(me.directory, "_call", recorded)
+    seen: list[dict[PeerId, Claim]] = []
+    monkeypatch.setattr(me.directory, "on_read_again", seen.append)
+    me.directory.look_again()
+    assert await me.directory.publish_claim(Claim((1,), 5.0))
+    assert await me.directory.publish_claim(Claim((1,), 5.0))
+    told = [name for name in asked if name != "SetDhtTime"]
+    assert told[:4] == ["SetDhtTime all", "ReadDictionary", "ReadDictionary", "StoreEntry"]
+    assert "SetDhtTime all" not in told[1:]
+    assert peers[0].identity.peer_id in seen[0]
+
+
+async def test_a_peer_learns_from_the_others_entries_what_time_it_is_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory(Identity.generate(), RUN_ID, "127.0.0.1", 1, (), TIMING, tmp_path)
+    peer = Peer(Identity.generate(), directory, tmp_path)
+    entries: list[PeerEntry] = []
+
+    async def read(_dictionary: str, _cls: type[PeerEntry]) -> dict[PeerId, PeerEntry]:
+        return {entry.peer_id: entry for entry in entries}
+
+    monkeypatch.setattr(directory, "_read", read)
+    entries.append(dataclasses.replace(peer.entry("old"), written_at=time.time() - 30))
+    await directory.read_entries()
+    await directory.read_entries()
+    assert directory.clock() == pytest.approx(time.time(), abs=1)  # written before the first look
+    entries[0] = dataclasses.replace(entries[0], written_at=time.time() - 3600)
+    await directory.read_entries()
+    assert directory.clock() == pytest.approx(time.time() - 3600 + 5, abs=1)
+    assert "ahead of the others'" in directory.swarm_clock.trouble
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600.0, 3600.0])
+async def test_peers_whose_clock_is_an_hour_off_see_each_other_by_the_others_time(
+    tmp_path: Path, ahead_seconds: float
+) -> None:
+    first = await Peer.start(tmp_path / "0")
+    second = await Peer.start(tmp_path / "1", first.directory.addresses)
+    try:
+        await until(lambda: _true(second.directory.num_neighbours == 1), 10, "they have met")
+        for peer in (first, second):
+            peer.directory.clock = lambda: time.time() - ahead_seconds
+            await peer.directory._tell_time()
+        for peer in (first, second):
+            assert await peer.directory.publish_claim(Claim((1,), 5.0))
+        for peer in (first, second):
+            assert len(await peer.directory.read_claims()) == 2
+    finally:
+        await asyncio.gather(first.directory.close(), second.directory.close())
+
+
+async def test_a_full_disk_keeps_nobody_from_being_seen(peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DiskTrouble(28, "disk full")
+
+    monkeypatch.setattr("spes_peer.membership.directory.write_whole", full)
+    assert await peers[1].directory.publish_claim(Claim((1,), 5.0))
+    assert await peers[1].directory.publish_claim(Claim((1,), 5.0))
 
 
 async def test_a_forged_entry_never_appears(peers: list[Peer]) -> None:

@@ -1,7 +1,9 @@
 """The daemon's view of the DHT: publishes what this peer says of itself, reads what the others say.
 
 What is published stays published: it is stored again every beat, when the DHT node has found new neighbours, and
-after the DHT node's process was started again. A bad value of one peer costs that peer's entry only.
+after the DHT node's process was started again; but after a time in which this peer did not run, or its clock was set,
+only when the others have been found and read again. Entries expire by the others' time. A bad value of one peer costs
+that peer's entry only.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -19,6 +22,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from spes_peer.clock import SwarmClock
 from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed, DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity, PeerId
@@ -42,6 +46,7 @@ from spes_peer.wire.children_pb2 import (
     Done,
     EntryStored,
     ReadDictionary,
+    SetDhtTime,
     StartDht,
     StoreEntry,
 )
@@ -54,6 +59,8 @@ _STORE_SECONDS = 20.0
 _READ_SECONDS = 15.0
 _ADD_SECONDS = 5.0
 _RELEASE_SECONDS = 2.0
+_FIND_SECONDS = 30.0
+_UNDER_WAY_SECONDS = 5.0  # at most, from a peer that signs its entry to one that reads it
 _MAX_SOCKET_PATH_BYTES = 100  # systems allow 104 to 108
 _P2PD_SOCKET_NAME = "p2pd-0123456789a.sock"
 _MAX_CACHED_ADDRESSES = 64
@@ -128,7 +135,17 @@ class Directory:
         """Multiaddrs of the DHT node, for this peer's entry."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when health or neighbours have changed."""
+        self.on_read_again: Callable[[dict[PeerId, Claim]], None] = lambda _claims: None
+        """Called with everybody's claims after `look_again`, before anything is published."""
+        self.swarm_clock = SwarmClock()
+        """What time it is for the others; it learns from their entries."""
+        self.clock = self.swarm_clock.time
         self.service = Service("DHT node")
+        self._must_look_again = False
+        self._looking_again = asyncio.Lock()
+        self._read_at = -math.inf
+        self._written_at: dict[PeerId, float] = {}
+        """When the others' entries were written, by their clocks, as of the last read."""
         self._identity = identity
         self._run_id = run_id
         self._timing = timing
@@ -197,14 +214,26 @@ class Directory:
         """Take back all that is published, before it expires."""
         dictionaries = tuple(self._published)
         self._published.clear()
+        self._must_look_again = False
         await asyncio.gather(*(self._store(dictionary) for dictionary in dictionaries))
 
     async def read_entries(self) -> dict[PeerId, PeerEntry]:
         """Everybody's newest entry, this peer's own among them; also remembers their DHT nodes."""
         entries = await self._read("peers", PeerEntry)
         entries = {peer_id: entry for peer_id, entry in entries.items() if entry.peer_id == peer_id}
+        self._note_times(entries.values())
         await self._remember(entries.values())
         return entries
+
+    def _note_times(self, entries: Iterable[PeerEntry]) -> None:
+        """An entry that was not there at the last read was written since then, but for the time it was under way."""
+        now = time.monotonic()
+        late_seconds = min(now - self._read_at, self._timing.dht_ttl_seconds) + _UNDER_WAY_SECONDS
+        others = {entry.peer_id: entry.written_at for entry in entries if entry.peer_id != self._identity.peer_id}
+        for peer_id, written_at in others.items():
+            if self._written_at.get(peer_id) != written_at:
+                self.swarm_clock.note(peer_id, written_at, late_seconds)
+        self._read_at, self._written_at = now, others
 
     async def meet(self, entry: PeerEntry) -> None:
         """Let the DHT node keep in touch with the DHT node of a peer that was met outside of the DHT."""
@@ -215,6 +244,12 @@ class Directory:
 
     async def read_heads(self) -> dict[PeerId, Head]:
         return await self._read("head", Head)
+
+    def look_again(self) -> None:
+        """This peer did not run for a while, or its clock was set: who is here, and who claims what, is read before
+        anything is published again, which is soon."""
+        self._must_look_again = True
+        self._beat_now.set()
 
     async def close(self) -> None:
         """Release what is published, if that is quickly done, and end the process."""
@@ -237,6 +272,7 @@ class Directory:
         try:
             started = await self._child.call(self._request, DhtStarted, _START_SECONDS)
             self.addresses = tuple(started.addresses)
+            await self._tell_time()
             if self._memory.addresses:
                 await self._child.call(AddDhtPeers(addresses=self._memory.addresses), Done, _ADD_SECONDS)
         except BaseException:
@@ -289,6 +325,8 @@ class Directory:
             ended.cancel()
 
     async def _store_all(self) -> None:
+        with contextlib.suppress(ChildFailed):  # the stores say it
+            await self._tell_time()
         results = await asyncio.gather(*map(self._store, tuple(self._published)), return_exceptions=True)
         for result in results:
             if isinstance(result, ChildFailed):
@@ -314,6 +352,19 @@ class Directory:
             raise ChildFailed("the DHT node is being started again")
         return await self._child.call(request, reply, timeout_seconds)
 
+    async def _tell_time(self, find_all: bool = False) -> None:
+        timeout_seconds = _FIND_SECONDS if find_all else _ADD_SECONDS
+        await self._call(SetDhtTime(now=self.clock(), find_all=find_all), Done, timeout_seconds)
+
+    async def _look_again(self) -> None:
+        async with self._looking_again:
+            if self._must_look_again:
+                await self._tell_time(find_all=True)
+                await self.read_entries()
+                claims = await self.read_claims()
+                self._must_look_again = False
+                self.on_read_again(claims)
+
     async def _publish(self, dictionary: str, value: PeerEntry | Claim | Head) -> bool:
         content = convert.encode(value)
         if len(content) > MAX_VALUE_BYTES:
@@ -324,8 +375,9 @@ class Directory:
     async def _store(self, dictionary: str) -> bool:
         """Store what is published now, or its release; one store at a time, so that expirations rise."""
         async with self._storing[dictionary]:
+            await self._look_again()
             value = self._published.get(dictionary, b"")
-            expires_at = self._memory.next_expiration(dictionary, self._timing.dht_ttl_seconds, time.time())
+            expires_at = self._memory.next_expiration(dictionary, self._timing.dht_ttl_seconds, self.clock())
             request = StoreEntry(
                 dictionary=dictionary,
                 peer_id=self._identity.peer_id,

@@ -51,10 +51,12 @@ class DhtStarted(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetDhtTime(_message.Message):
-    __slots__ = ("now",)
+    __slots__ = ("now", "find_all")
     NOW_FIELD_NUMBER: _ClassVar[int]
+    FIND_ALL_FIELD_NUMBER: _ClassVar[int]
     now: float
-    def __init__(self, now: _Optional[float] = ...) -> None: ...
+    find_all: bool
+    def __init__(self, now: _Optional[float] = ..., find_all: bool = ...) -> None: ...
 
 class StoreEntry(_message.Message):
     __slots__ = ("dictionary", "peer_id", "value", "expires_at", "signature")
