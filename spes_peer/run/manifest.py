@@ -73,7 +73,7 @@ class Training(Section):
     num_subsets: int = Field(ge=1)
     """Experts are cut into so many subsets of equal size; subset i holds experts [i·n, (i+1)·n)."""
     rotation_rounds: int = Field(default=10, ge=1)
-    """With fewer places than subsets, a trained subset is swapped for the one longest untrained every so many rounds."""
+    """With fewer places than subsets, a trained one is swapped for the one longest untrained every so many rounds."""
     steps_per_round: int = Field(ge=1)
     """H."""
     total_steps: int = Field(ge=1)
