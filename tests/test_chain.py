@@ -1,47 +1,19 @@
-"""The chain: which records take effect, and what survives on disk."""
+"""The chain on disk: what gets in, what takes the place of an uncertified end, and what survives."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rounds_swarm import ORGANIZER, RUN_ID, genesis
+from chain_parts import FIRST, PEERS, begun, branch, certify, following, grown, trained
+from rounds_swarm import CHECKS, genesis
 
-from spes_peer.errors import BadMessage, BadSignature, BlobMissing, PeerError
-from spes_peer.identity import Identity
-from spes_peer.run.chain import Chain, check_certificate, sign_genesis
+from spes_peer.errors import BadMessage, BadSignature, BlobMissing
+from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.layout import Layout
+from spes_peer.run.lineage import Rank
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import (
-    BlockId,
-    CertifiedRecord,
-    Contributor,
-    Record,
-    RecordSignature,
-    RosterEntry,
-    SealedRecord,
-    Update,
-)
-from spes_peer.run.signed import Signer
-
-PEERS = sorted((Identity.from_seed(bytes([n]) * 32) for n in range(10, 14)), key=lambda one: one.peer_id)
-STRANGER = Identity.from_seed(b"\x63" * 32)
-
-
-def roster(*identities: Identity) -> tuple[RosterEntry, ...]:
-    return tuple(RosterEntry(one.peer_id, 1, (0,), (), 1) for one in identities)
-
-
-def following(previous: SealedRecord, **changes: object) -> Record:
-    first = replace(
-        previous.record, round=previous.round + 1, previous_hash=previous.hash, genesis=(), roster=roster(*PEERS)
-    )
-    return replace(first, **changes)  # type: ignore[arg-type]
-
-
-def certify(record: Record, *signers: Identity, term: int = 0, run_id: bytes = RUN_ID) -> CertifiedRecord:
-    sealed = record.seal()
-    signature = RecordSignature(record.round, term, sealed.hash)
-    return CertifiedRecord(sealed.content, term, tuple(Signer(one, run_id, 1).sign(signature) for one in signers))
+from spes_peer.run.records import BlockId, CertifiedRecord, Contributor, SealedRecord, Update
 
 
 @pytest.fixture
@@ -54,147 +26,39 @@ def zero(layout: Layout) -> SealedRecord:
     return genesis(layout).seal()
 
 
-@pytest.fixture
-def one(zero: SealedRecord) -> SealedRecord:
-    return following(zero).seal()
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "records").iterdir())
 
 
-def check(certified: CertifiedRecord, previous: SealedRecord | None) -> SealedRecord:
-    return check_certificate(certified, previous, [ORGANIZER.peer_id], RUN_ID)
+def head(chain: Chain) -> SealedRecord:
+    assert chain.head is not None
+    return chain.head
 
 
-def test_record_0_takes_effect_by_an_organizers_signature(zero: SealedRecord) -> None:
-    assert check(sign_genesis(zero.record, ORGANIZER, RUN_ID), None) == zero
-
-
-def test_record_0_by_anybody_else_is_refused(zero: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="has no vote on record 0"):
-        check(sign_genesis(zero.record, STRANGER, RUN_ID), None)
-
-
-def test_record_0_without_a_signature_is_refused(zero: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="0 signatures of 1 voters and needs 1"):
-        check(CertifiedRecord(zero.content, 0, ()), None)
-
-
-def test_record_0_with_another_root_than_its_blocks_is_refused(zero: SealedRecord) -> None:
-    with pytest.raises(BadMessage, match="not that of its genesis blocks"):
-        check(sign_genesis(replace(zero.record, state_root="00" * 32), ORGANIZER, RUN_ID), None)
-
-
-def test_a_later_record_where_record_0_belongs_is_refused(zero: SealedRecord) -> None:
-    with pytest.raises(BadMessage, match="record 1 where record 0 belongs"):
-        check(certify(following(zero), *PEERS), None)
-
-
-@pytest.mark.parametrize("num_signers", [3, 4])
-def test_more_than_half_of_the_previous_roster_makes_a_record_take_effect(one: SealedRecord, num_signers: int) -> None:
-    record = following(one, roster=roster(STRANGER))
-    assert check(certify(record, *PEERS[:num_signers]), one).record == record
-
-
-def test_half_of_the_roster_is_not_enough(one: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="2 signatures of 4 voters and needs 3"):
-        check(certify(following(one), *PEERS[:2]), one)
-
-
-def test_behind_an_empty_roster_more_than_half_of_its_own_signs(zero: SealedRecord) -> None:
-    assert check(certify(following(zero), *PEERS[1:]), zero).round == 1
-    with pytest.raises(BadSignature, match="needs 3"):
-        check(certify(following(zero), *PEERS[:2]), zero)
-
-
-def test_a_record_between_two_empty_rosters_cannot_take_effect(zero: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="nobody can sign it"):
-        check(certify(following(zero, roster=())), zero)
-
-
-def test_a_signature_counts_once(one: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="two signatures of one peer"):
-        check(certify(following(one), PEERS[0], PEERS[0], PEERS[1]), one)
-
-
-def test_strangers_signatures_do_not_count(one: SealedRecord) -> None:
-    with pytest.raises(BadSignature, match="has no vote"):
-        check(certify(following(one), PEERS[0], PEERS[1], STRANGER), one)
-
-
-def test_signatures_of_another_term_do_not_count(one: SealedRecord) -> None:
-    certified = certify(following(one), *PEERS, term=1)
-    with pytest.raises(BadSignature, match="signed another record"):
-        check(replace(certified, term=2), one)
-
-
-def test_signatures_under_another_record_do_not_count(one: SealedRecord) -> None:
-    certified = certify(following(one), *PEERS)
-    with pytest.raises(BadSignature, match="signed another record"):
-        check(replace(certified, record=following(one, tokens=1).seal().content), one)
-
-
-def test_signatures_of_another_run_do_not_count(one: SealedRecord) -> None:
-    with pytest.raises(BadMessage, match="of another run"):
-        check(certify(following(one), *PEERS, run_id=bytes(32)), one)
-
-
-def test_forged_signatures_do_not_count(one: SealedRecord) -> None:
-    certified = certify(following(one), *PEERS)
-    forged = replace(certified.signatures[0], signature=bytes(64))
-    with pytest.raises(BadSignature, match="is not"):
-        check(replace(certified, signatures=(forged, *certified.signatures[1:])), one)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"round": 3}, "record 3 does not follow record 1"),
-        ({"previous_hash": bytes(32)}, "follows another record 1 than ours"),
-        ({"run_id": bytes(32)}, "of another run"),
-        ({"version": 2}, "has version 2"),
-        ({"roster": roster(*reversed(PEERS))}, "not in peer-id order"),
-        ({"roster": roster(PEERS[0], PEERS[0])}, "names a peer twice"),
-    ],
-)
-def test_a_record_out_of_place_is_refused_by_name(one: SealedRecord, changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(BadMessage, match=reason):
-        check(certify(following(one, **changes), *PEERS), one)
-
-
-def test_nothing_follows_the_final_record(zero: SealedRecord) -> None:
-    last = following(zero, is_final=True).seal()
-    with pytest.raises(BadMessage, match="the last of the run"):
-        check(certify(following(last), *PEERS), last)
-
-
-def test_bytes_that_are_no_record_are_refused() -> None:
-    with pytest.raises(PeerError):
-        check(CertifiedRecord(b"\xff" * 40, 0, ()), None)
-
-
-# ---- on disk ----
-
-
-def grown(folder: Path, zero: SealedRecord, num_records: int) -> Chain:
-    chain = Chain(folder, [ORGANIZER.peer_id], RUN_ID)
-    chain.append(sign_genesis(zero.record, ORGANIZER, RUN_ID))
-    while chain.num_records < num_records:
-        assert chain.head is not None
-        chain.append(certify(following(chain.head), *PEERS[:3]))
+def extended(chain: Chain, records: Sequence[CertifiedRecord]) -> Chain:
+    for certified in records:
+        chain.append(certified)
     return chain
+
+
+# ---- growing ----
 
 
 def test_a_chain_reads_back_what_it_kept(tmp_path: Path, zero: SealedRecord) -> None:
     chain = grown(tmp_path, zero, 5)
-    again = Chain(tmp_path, [ORGANIZER.peer_id], RUN_ID)
+    again = Chain(tmp_path, CHECKS)
     assert again.head == chain.head
-    assert again.num_records == 5
+    assert (again.num_records, again.certified_round) == (5, 4)
     assert [certified.sealed.round for certified in again.from_round(3)] == [3, 4]
     assert again.record(2) == chain.record(2)
     assert (tmp_path / "records" / "00000004.record").exists()
 
 
 def test_an_empty_chain_has_no_head_and_no_records(tmp_path: Path) -> None:
-    chain = Chain(tmp_path, [ORGANIZER.peer_id], RUN_ID)
+    chain = Chain(tmp_path, CHECKS)
     assert chain.head is None
+    assert chain.certified_round == -1
+    assert chain.rank == Rank(-1)
     assert list(chain.from_round(0)) == []
     with pytest.raises(BlobMissing, match="record 0 is not here"):
         chain.record(0)
@@ -202,11 +66,10 @@ def test_an_empty_chain_has_no_head_and_no_records(tmp_path: Path) -> None:
 
 def test_a_record_that_is_refused_leaves_no_trace(tmp_path: Path, zero: SealedRecord) -> None:
     chain = grown(tmp_path, zero, 2)
-    assert chain.head is not None
     with pytest.raises(BadSignature):
-        chain.append(certify(following(chain.head), PEERS[0]))
+        chain.append(certify(following(head(chain)), FIRST))
     assert chain.num_records == 2
-    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["00000000.record", "00000001.record"]
+    assert files(tmp_path) == ["00000000.record", "00000001.record"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 100])
@@ -216,11 +79,11 @@ def test_loading_stops_before_a_damaged_file_and_goes_on_from_there(
     chain = grown(tmp_path, zero, 4)
     missing = chain.record(2)
     (tmp_path / "records" / "00000002.record").write_bytes(damage)
-    again = Chain(tmp_path, [ORGANIZER.peer_id], RUN_ID)
+    again = Chain(tmp_path, CHECKS)
     assert again.num_records == 2
     assert "00000002.record" in caplog.text
     again.append(missing)
-    assert Chain(tmp_path, [ORGANIZER.peer_id], RUN_ID).head == chain.head
+    assert Chain(tmp_path, CHECKS).head == chain.head
 
 
 def test_rounds_trained_counts_records_with_updates_of_a_subsets_experts(
@@ -228,8 +91,218 @@ def test_rounds_trained_counts_records_with_updates_of_a_subsets_experts(
 ) -> None:
     chain = grown(tmp_path, zero, 2)
     for block in ("expert/03/0000", "expert/02/0001", "shared/0000", "expert/03/0000"):
-        assert chain.head is not None
         update = Update(BlockId(block), zero.record.genesis[0].blob, 1, (Contributor(PEERS[0].peer_id, 1, 1.0),), ())
-        chain.append(certify(following(chain.head, updates=(update,)), *PEERS))
-    again = Chain(tmp_path, [ORGANIZER.peer_id], RUN_ID)
+        chain.append(certify(following(head(chain), updates=(update,)), *PEERS))
+    again = Chain(tmp_path, CHECKS)
     assert again.rounds_trained(layout) == {0: 0, 1: 2, 2: 0, 3: 0}
+    assert again.last_trained(layout) == {0: 0, 1: 5, 2: 0, 3: 0}
+
+
+# ---- an uncertified end ----
+
+
+def test_an_uncertified_record_is_kept_and_nothing_behind_it_counts(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    extended(chain, branch(head(chain), ({}, PEERS[:2]), ({}, PEERS)))
+    for one in (chain, Chain(tmp_path, CHECKS)):
+        assert (one.num_records, one.certified_round) == (4, 1)
+        uncertified = one.first_uncertified()
+        assert uncertified is not None
+        assert uncertified.sealed.round == 2
+
+
+def test_late_signatures_certify_it_and_all_behind_it_on_disk(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    records = branch(head(chain), ({}, PEERS[:2]), ({}, PEERS))
+    extended(chain, records)
+    assert chain.improve(certify(records[0].sealed.record, *PEERS[:3]))
+    for one in (chain, Chain(tmp_path, CHECKS)):
+        assert (one.num_records, one.certified_round) == (4, 3)
+        assert one.first_uncertified() is None
+
+
+def test_what_does_not_certify_an_uncertified_record_changes_nothing(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 3)
+    extended(chain, branch(head(chain), ({}, PEERS[:2])))
+    before = chain.record(3)
+    certified = chain.record(2)
+    assert not chain.improve(certify(before.sealed.record, *PEERS[2:]))
+    assert not chain.improve(certify(certified.sealed.record, *PEERS[1:]))  # it counts already
+    assert not chain.improve(certify(following(certified.sealed, tokens=9), *PEERS))  # another record 3
+    assert not chain.improve(certify(following(before.sealed), *PEERS))  # not here yet
+    with pytest.raises(BadSignature):
+        chain.improve(certify(before.sealed.record, FIRST))
+    assert (chain.record(2), chain.record(3), chain.certified_round) == (certified, before, 2)
+
+
+# ---- another chain ----
+
+
+def test_a_branch_that_ranks_above_the_uncertified_end_takes_its_place(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 3)
+    base = head(chain)
+    ours = branch(base, ({"updates": trained(9), "tokens": 9}, PEERS[:1]), ({"tokens": 5}, PEERS[:1]), ({}, PEERS))
+    extended(chain, ours)
+    theirs = branch(base, ({"held_out_loss": 1.0}, PEERS[1:]), ({}, PEERS[1:]))
+    switch = chain.adopt(theirs)
+    assert switch == Switch(3, tuple(one.sealed for one in ours))
+    assert switch.lost_tokens == 14
+    for one in (chain, Chain(tmp_path, CHECKS)):
+        assert (one.head, one.certified_round) == (theirs[-1].sealed, 4)
+        assert [one.record(round) for round in (3, 4)] == theirs
+    assert files(tmp_path) == [f"0000000{round}.record" for round in range(5)]
+
+
+def test_a_branch_that_begins_as_ours_takes_only_what_differs(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    base = head(chain)
+    ours = extended(chain, branch(base, ({}, PEERS[:2]), ({"tokens": 1}, PEERS[:1])))
+    same, lost = (ours.record(round).sealed.record for round in (2, 3))
+    theirs = [certify(same, *PEERS[:3]), *branch(same.seal(), ({"tokens": 2}, PEERS))]
+    assert chain.adopt(theirs) == Switch(3, (lost.seal(),))
+    assert (chain.head, chain.certified_round) == (theirs[1].sealed, 3)
+    assert Chain(tmp_path, CHECKS).certified_round == 3
+
+
+def test_a_branch_that_goes_on_behind_our_end_loses_nothing(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    records = branch(head(chain), ({}, PEERS[:2]), ({}, PEERS[:2]))
+    extended(chain, records[:1])
+    assert chain.adopt(records) == Switch(3, ())
+    assert chain.num_records == 4
+
+
+def test_a_branch_that_does_not_rank_above_ours_changes_nothing(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    base = head(chain)
+    ours = branch(base, ({"updates": trained(9, 9)}, PEERS[:2]), ({}, PEERS))
+    extended(chain, ours)
+    lighter = branch(base, ({"updates": trained(9)}, PEERS[:1]), ({}, PEERS), ({}, PEERS), ({}, PEERS))
+    for theirs in (lighter, ours, ours[:1]):
+        assert chain.adopt(theirs) is None
+        assert [chain.record(round) for round in (2, 3)] == ours
+
+
+def test_our_own_records_with_more_signatures_take_nothing_away(tmp_path: Path, zero: SealedRecord) -> None:
+    """Another has heard of more that go on with the same record, and not of what follows it."""
+    chain = grown(tmp_path, zero, 2)
+    ours = branch(head(chain), ({"updates": trained(9, 9)}, PEERS[:1]), ({}, PEERS))
+    extended(chain, ours)
+    better = certify(ours[0].sealed.record, *PEERS[:2])
+    before = chain.rank
+    assert chain.adopt([better]) is None
+    assert chain.rank > before
+    assert (chain.record(2), chain.head) == (better, ours[1].sealed)
+    assert chain.adopt([better]) is None
+    assert Chain(tmp_path, CHECKS).rank == chain.rank
+
+
+def test_fewer_signatures_under_our_own_records_are_not_taken_with_what_follows(
+    tmp_path: Path, zero: SealedRecord
+) -> None:
+    chain = grown(tmp_path, zero, 2)
+    (ours,) = branch(head(chain), ({"updates": trained(9, 9)}, PEERS[:2]))
+    chain.append(ours)
+    theirs = [certify(ours.sealed.record, PEERS[0]), *branch(ours.sealed, ({}, PEERS))]
+    before = chain.rank
+    chain.adopt(theirs)
+    assert chain.rank >= before
+    assert chain.record(2) == ours
+
+
+def test_a_bad_branch_is_refused_and_changes_nothing(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 2)
+    base = head(chain)
+    ours = branch(base, ({}, PEERS[:1]))
+    extended(chain, ours)
+    good = branch(base, ({"tokens": 1}, PEERS), ({}, PEERS))
+    forged = replace(good[1], signatures=(replace(good[1].signatures[0], signature=bytes(64)), *good[1].signatures[1:]))
+    with pytest.raises(BadSignature):
+        chain.adopt([good[0], forged])
+    with pytest.raises(BadMessage):
+        chain.adopt(good[1:])
+    assert chain.record(2) == ours[0]
+    assert chain.num_records == 3
+
+
+def test_certified_records_are_never_given_up(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 3)
+    before = chain.record(1).sealed
+    with pytest.raises(BadMessage, match="does not follow record 2"):
+        chain.adopt(branch(before, ({"tokens": 1}, PEERS), ({}, PEERS), ({}, PEERS)))
+    assert chain.num_records == 3
+
+
+@pytest.mark.parametrize("num_writes", range(4))
+def test_a_crash_while_a_branch_takes_our_ends_place_leaves_a_chain_that_is_whole(
+    tmp_path: Path, zero: SealedRecord, num_writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = grown(tmp_path, zero, 3)
+    base = head(chain)
+    ours = branch(base, ({}, PEERS[:2]), ({"tokens": 1}, PEERS[:1]), ({}, PEERS[:1]))
+    extended(chain, ours)
+    theirs = [certify(ours[0].sealed.record, *PEERS), *branch(ours[0].sealed, ({"tokens": 2}, PEERS), ({}, PEERS))]
+    written: list[CertifiedRecord] = []
+    write = chain._write
+
+    def write_some(certified: CertifiedRecord) -> None:
+        if len(written) == num_writes:
+            raise KeyboardInterrupt  # the machine stops
+        written.append(certified)
+        write(certified)
+
+    monkeypatch.setattr(chain, "_write", write_some)
+    if num_writes < len(theirs):
+        with pytest.raises(KeyboardInterrupt):
+            chain.adopt(theirs)
+    else:
+        chain.adopt(theirs)
+    again = Chain(tmp_path, CHECKS)
+    expected = theirs[:num_writes] if num_writes else ours
+    assert [again.record(round) for round in range(3, again.num_records)] == expected
+    again.adopt(theirs[again.certified_round - 2 :])
+    assert again.head == theirs[-1].sealed
+
+
+@pytest.mark.parametrize("num_removed", range(3))
+def test_a_crash_while_our_end_is_removed_leaves_a_shorter_chain_that_is_whole(
+    tmp_path: Path, zero: SealedRecord, num_removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = grown(tmp_path, zero, 2)
+    base = head(chain)
+    ours = branch(base, ({}, PEERS[:1]), ({}, PEERS[:1]), ({}, PEERS[:1]))
+    extended(chain, ours)
+    removed: list[Path] = []
+    unlink = Path.unlink
+
+    def unlink_some(path: Path, missing_ok: bool = False) -> None:
+        if len(removed) == num_removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink_some)
+        with pytest.raises(KeyboardInterrupt):
+            chain.adopt(branch(base, ({"tokens": 1}, PEERS)))
+    again = Chain(tmp_path, CHECKS)
+    assert [again.record(round) for round in range(2, again.num_records)] == ours[: 3 - num_removed]
+
+
+def test_the_past_is_that_of_the_chain_that_won(tmp_path: Path, zero: SealedRecord, layout: Layout) -> None:
+    chain = grown(tmp_path, zero, 2)
+    base = head(chain)
+
+    def update(block: str) -> tuple[Update, ...]:
+        return (replace(trained(1)[0], block=BlockId(block)),)
+
+    extended(chain, branch(base, ({"updates": update("expert/00/0000")}, PEERS[:1])))
+    chain.adopt(branch(base, ({"updates": update("expert/02/0000"), "roster": ()}, PEERS)))
+    assert chain.last_trained(layout) == {0: 0, 1: 2, 2: 0, 3: 0}
+    assert chain.leases.of(PEERS[0].peer_id).seen_at == base.record.opened_at
+
+
+def test_a_chain_of_record_0_alone_takes_a_branch(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = begun(tmp_path, zero)
+    assert chain.adopt(branch(zero, ({}, (*PEERS, FIRST)), ({}, PEERS))) == Switch(1, ())
+    assert chain.certified_round == 2

@@ -14,6 +14,7 @@ from spes_peer.rounds.assignment import (
     Pool,
     assign_data,
     assign_reducers,
+    bootstraps_of,
     candidates_after,
     joined,
     rendezvous,
@@ -167,6 +168,30 @@ def test_candidates_are_the_bootstrap_nodes_then_the_roster(manifest: Manifest) 
     following = candidates_after(record, 2, roster((0,), (1,), (2,)))
     assert following[0] == BOOTSTRAP
     assert sorted(following[1:]) == sorted(PEERS[:3])
+
+
+@pytest.mark.parametrize("first", [BOOTSTRAP, *PEERS[:3]])
+def test_candidates_may_begin_with_any_of_them_and_the_others_keep_their_order(
+    manifest: Manifest, first: PeerId
+) -> None:
+    zero, members = genesis(Layout(manifest)), roster((0,), (1,), (2,))
+    candidates, others = candidates_after(zero, 5, members), list(candidates_after(zero, 5, members, first))
+    assert others[0] == first
+    others.remove(first)
+    assert others == [peer for peer in candidates if peer != first]
+
+
+def test_who_is_no_candidate_does_not_become_one_by_being_named_first(manifest: Manifest) -> None:
+    zero, members = genesis(Layout(manifest)), roster((0,), (1,))
+    assert candidates_after(zero, 5, members, PEERS[3]) == candidates_after(zero, 5, members)
+
+
+def test_bootstrap_nodes_stay_candidates_through_a_round_that_a_peer_coordinates(manifest: Manifest) -> None:
+    zero, members = genesis(Layout(manifest)), roster((0,), (1,))
+    record = replaced(zero, round=1, roster=members, candidates=candidates_after(zero, 1, members, PEERS[0]))
+    assert record.candidates[0] == PEERS[0]
+    assert bootstraps_of(record) == (BOOTSTRAP,)
+    assert BOOTSTRAP in candidates_after(record, 2, roster((0,)))
 
 
 # ---- data of a round, some of it ahead ----

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rounds_swarm import BOOTSTRAP, Member, Swarm, changed, invented, replaced
+from rounds_swarm import Member, Swarm, changed, genesis, invented, replaced
 
 from spes_peer.errors import BadMessage
-from spes_peer.identity import Identity, PeerId
+from spes_peer.identity import Identity
 from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.member import Own, objections
+from spes_peer.rounds.messages import Vote
 from spes_peer.rounds.phases import Closing
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId, Contributor, DataRange, Record, SealedRecord
 
@@ -31,10 +33,10 @@ def proposal(swarm: Swarm) -> Record:
     return swarm.state.phase.proposal.record
 
 
-def objection(swarm: Swarm, record: Record, sender: PeerId = BOOTSTRAP, member: Member | None = None) -> str | None:
+def objection(swarm: Swarm, record: Record, member: Member | None = None) -> str | None:
     member = member or swarm[0]
     own = Own(member.peer_id, member.contribution, member.reports, member.incarnation)
-    return objections(record.seal(), swarm.head, own, swarm.layout, sender)
+    return objections(record.seal(), swarm.head, own, swarm.layout)
 
 
 def with_entry(record: Record, index: int, **changes: Any) -> Record:
@@ -53,10 +55,13 @@ def test_an_honest_proposal_is_signed_by_all(swarm: Swarm) -> None:
         assert objection(swarm, proposal(swarm), member=member) is None
 
 
-def test_a_proposal_by_somebody_who_is_no_candidate_is_refused(swarm: Swarm) -> None:
-    assert objection(swarm, proposal(swarm), sender=STRANGER) == (
-        f"{STRANGER} is no candidate for coordinator in record 2"
-    )
+@pytest.mark.parametrize("place", range(1, 5))
+def test_the_candidates_may_begin_with_any_of_them(swarm: Swarm, place: int) -> None:
+    """Who coordinates next is the coordinator's to judge."""
+    record = proposal(swarm)
+    first = record.candidates[place]
+    handed_over = (first, *(peer for peer in record.candidates if peer != first))
+    assert objection(swarm, replaced(record, candidates=handed_over)) is None
 
 
 @pytest.mark.parametrize(
@@ -83,6 +88,9 @@ def test_a_proposal_by_somebody_who_is_no_candidate_is_refused(swarm: Swarm) -> 
         (lambda record: replaced(record, returned=(DataRange(0, 9),)), "the positions that remain"),
         (lambda record: replaced(record, reducers=()), "the reducers are not those"),
         (lambda record: replaced(record, candidates=record.candidates[::-1]), "the candidates are not"),
+        (lambda record: replaced(record, candidates=(STRANGER, *record.candidates)), "the candidates are not"),
+        (lambda record: replaced(record, candidates=record.candidates[1:]), "the candidates are not"),
+        (lambda record: replaced(record, candidates=()), "the candidates are not"),
         (lambda record: replaced(record, updates=record.updates[::-1]), "not in block order"),
         (lambda record: with_update(record, "shared/0000", block=BlockId("shared/99")), "there is no block shared/99"),
         (lambda record: with_update(record, "shared/0000", size_bytes=5), "it has 5 bytes instead of"),
@@ -166,30 +174,73 @@ def test_a_record_decoded_from_the_wire_is_judged_like_the_one_that_was_made(swa
 
 # ---- the ballot ----
 
-ONE, TWO = b"\1" * 32, b"\2" * 32
+
+@pytest.fixture
+def head(manifest: Manifest) -> SealedRecord:
+    return replaced(genesis(Layout(manifest)), round=2).seal()
 
 
-def test_a_ballot_signs_one_record_per_round_and_term() -> None:
-    ballot = Ballot().signed(3, 0, ONE)
-    assert ballot.signed(3, 0, ONE) == ballot  # again, should it have been lost
-    with pytest.raises(BadMessage, match="we have signed record 3 in term 0, and now another record 3"):
-        ballot.signed(3, 0, TWO)
+def after(head: SealedRecord, tokens: int) -> SealedRecord:
+    return replaced(head.record, round=head.round + 1, previous_hash=head.hash, tokens=tokens).seal()
 
 
-def test_a_ballot_signs_another_record_of_the_round_only_in_a_later_term() -> None:
-    ballot = Ballot().signed(3, 0, ONE).signed(3, 2, TWO)
-    with pytest.raises(BadMessage, match="proposed in term 1, and we have signed in term 2"):
-        ballot.signed(4, 1, ONE)
+def test_a_ballot_signs_one_record_per_term(head: SealedRecord) -> None:
+    one, two = after(head, 1), after(head, 2)
+    ballot = Ballot.behind(head).signed(0, one)
+    assert ballot.signed(0, one) == ballot  # again, should it have been lost
+    with pytest.raises(BadMessage, match="we have signed another record 3 in term 0"):
+        ballot.signed(0, two)
 
 
-def test_a_ballot_does_not_go_back_in_a_term() -> None:
-    with pytest.raises(BadMessage, match="another record 2"):
-        Ballot().signed(3, 0, ONE).signed(2, 0, TWO)
+def test_a_ballot_signs_another_record_only_in_a_later_term(head: SealedRecord) -> None:
+    one, two = after(head, 1), after(head, 2)
+    ballot = Ballot.behind(head).signed(0, one).signed(2, two)
+    with pytest.raises(BadMessage, match="proposed in term 1, and we have voted or signed in term 2"):
+        ballot.signed(1, one)
+    assert ballot.signed(3, one).vote().record_hash == one.hash
 
 
-def test_a_ballot_survives_the_disk() -> None:
-    ballot = Ballot().signed(3, 1, ONE)
+def test_a_ballot_signs_the_same_record_in_a_later_term(head: SealedRecord) -> None:
+    one = after(head, 1)
+    assert Ballot.behind(head).signed(0, one).signed(4, one).vote() == Vote(2, head.hash, 4, one.hash, 4)
+
+
+def test_a_ballot_that_has_voted_signs_nothing_of_an_earlier_term(head: SealedRecord) -> None:
+    one = after(head, 1)
+    with pytest.raises(BadMessage, match="proposed in term 2, and we have voted or signed in term 3"):
+        Ballot.behind(head).voted(3).signed(2, one)
+    assert Ballot.behind(head).voted(3).signed(3, one).signed_term == 3
+
+
+def test_a_ballot_that_has_voted_gives_the_signature_it_gave_before_again(head: SealedRecord) -> None:
+    """It named that record in its vote, so the signature contradicts nothing."""
+    ballot = Ballot.behind(head).signed(0, after(head, 1)).voted(3)
+    assert ballot.signed(0, after(head, 1)) == ballot
+
+
+def test_a_ballot_votes_in_a_term_as_often_as_asked_and_in_no_earlier_one(head: SealedRecord) -> None:
+    ballot = Ballot.behind(head).voted(3)
+    assert ballot.voted(3) == ballot
+    with pytest.raises(BadMessage, match="term 2 is over, we have voted or signed in term 3"):
+        ballot.voted(2)
+    with pytest.raises(BadMessage, match="term 2 is over"):
+        Ballot.behind(head).signed(3, after(head, 1)).voted(2)
+
+
+def test_a_vote_names_the_record_that_was_signed_last_and_its_term(head: SealedRecord) -> None:
+    one = after(head, 1)
+    assert Ballot.behind(head).voted(3).vote() == Vote(2, head.hash, 3, b"", 0)
+    assert Ballot.behind(head).signed(1, one).voted(3).vote() == Vote(2, head.hash, 3, one.hash, 1)
+
+
+def test_a_ballot_survives_the_disk(head: SealedRecord) -> None:
+    ballot = Ballot.behind(head).signed(1, after(head, 1)).voted(5)
     assert Ballot.from_bytes(ballot.to_bytes()) == ballot
+
+
+def test_a_ballot_of_another_version_is_refused_by_name(head: SealedRecord) -> None:
+    with pytest.raises(BadMessage, match="a ballot of version 7; this program reads 1"):
+        Ballot.from_bytes(replaced(Ballot.behind(head), version=7).to_bytes())
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"version": 1, "term": "x"}', b'{"version": 7}'])

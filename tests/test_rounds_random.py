@@ -35,7 +35,7 @@ def revive(swarm: Swarm, dice: random.Random) -> None:
     old = dice.choice(dead)
     if dice.random() < 0.5:
         new = swarm.join(old.number, old.subsets, old.incarnation + 1)
-        new.ballot = old.ballot
+        new.ballots = old.ballots
         catch_up(swarm, new)
     else:
         old.is_alive = True

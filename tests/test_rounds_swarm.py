@@ -1,7 +1,7 @@
 """Whole rounds: the coordinator's core with made-up members, under a virtual clock."""
 
 import pytest
-from rounds_swarm import BOOTSTRAP, Member, Swarm, changed, invented, replaced, roots
+from rounds_swarm import BOOTSTRAP, CHECKS, Member, Swarm, changed, invented, replaced, roots
 
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.messages import (
@@ -14,6 +14,7 @@ from spes_peer.rounds.messages import (
     UpdateReport,
 )
 from spes_peer.rounds.phases import Closing, Reducing, Rules
+from spes_peer.run.certificates import check_record
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import BlockId, Record
 
@@ -195,29 +196,50 @@ def test_a_member_that_comes_back_before_the_round_closes_still_contributes(swar
     assert swarm[1].peer_id in contributors_of(swarm.head.record, "shared/0000")
 
 
-def test_below_the_quorum_the_round_waits_on_and_says_for_whom(swarm: Swarm) -> None:
+def below_the_quorum(swarm: Swarm) -> None:
+    """Two of four have gone without contributing to round 1; all that remain have."""
     hold_back(swarm, 0)
     hold_back(swarm, 1)
     swarm.until(lambda: swarm.round == 1)
     swarm.settle()
     swarm.die(swarm[0])
     swarm.die(swarm[1])
+
+
+def test_below_the_quorum_the_round_waits_on_and_says_for_whom_and_until_when(swarm: Swarm) -> None:
+    below_the_quorum(swarm)
     for _ in range(200):
         swarm.pass_second()
         swarm.settle()
     beat = swarm.waiting()
-    assert (swarm.round, beat.phase, beat.until_at) == (1, "training", 0.0)
+    timing, deadline_at = swarm.layout.manifest.timing, swarm.head.record.deadline_at
+    assert (swarm.round, beat.phase, beat.until_at) == (1, "training", deadline_at + timing.stall_timeout_seconds)
     assert set(beat.waiting_for) == {swarm[0].peer_id, swarm[1].peer_id}
-    assert beat.why == "2 of 4 have contributed to round 1, and it takes more than half"
+    assert beat.why == (
+        "2 of 4 have contributed to round 1, and it takes more than half; without them it goes on uncertified"
+    )
     swarm[0].is_alive = True
     swarm[0].contribute()
     swarm.until(lambda: swarm.round == 2, seconds=2)
 
 
+def test_below_the_quorum_the_round_goes_on_uncertified_once_the_stall_timeout_is_over(swarm: Swarm) -> None:
+    below_the_quorum(swarm)
+    stalled_at = swarm.head.record.deadline_at + swarm.layout.manifest.timing.stall_timeout_seconds
+    swarm.until(lambda: swarm.round == 2)
+    assert stalled_at <= swarm.moments[-1] <= stalled_at + 1
+    checked = check_record(swarm.certified[-1], swarm.records[1].seal(), CHECKS)
+    assert not checked.is_certified
+    here = {swarm[2].peer_id, swarm[3].peer_id}
+    assert checked.signers == {*here, BOOTSTRAP}
+    assert set(contributors_of(swarm.head.record, "shared/0000")) == here
+    assert {entry.peer_id for entry in swarm.head.record.roster} == here
+
+
 def restart(swarm: Swarm, old: Member) -> Member:
     swarm.die(old)
     new = swarm.join(old.number, old.subsets, old.incarnation + 1)
-    new.ballot = old.ballot
+    new.ballots = old.ballots
     return new
 
 
@@ -292,11 +314,11 @@ def test_when_all_have_departed_the_run_waits_for_whoever_comes(swarm: Swarm) ->
     assert [record.step for record in swarm.records[2:]] == [20, 20, 40]
 
 
-def test_a_coordinator_that_starts_again_goes_on_in_a_new_term(swarm: Swarm) -> None:
+def test_a_coordinator_that_starts_again_takes_up_the_round(swarm: Swarm) -> None:
     hold_back(swarm, 0)
     swarm.until(lambda: swarm.round == 1)
     swarm.settle()
-    swarm.state = coordinator.start(Rules(swarm.layout), swarm.head, swarm.now, term=1)
+    swarm.state = coordinator.start(Rules(swarm.layout), swarm.head, BOOTSTRAP, swarm.now)
     assert set(swarm.waiting().waiting_for) == set(swarm.members)
     for member in swarm.members.values():
         member.contributes = True
@@ -517,9 +539,9 @@ def test_a_report_that_cannot_be_is_refused_by_name(swarm: Swarm) -> None:
 
 def test_a_signature_that_does_not_count_is_refused_by_name(swarm: Swarm) -> None:
     swarm.until(lambda: swarm.round == 1)
-    stranger = swarm.join(71, (0,))
     assert "no record is proposed" in swarm.ask(swarm[0], RecordSignature(2, 0, bytes(32)))
     swarm.until(lambda: swarm.phase == "closing")
+    stranger = swarm.join(71, (0,))
     assert isinstance(swarm.state.phase, Closing)
     right = swarm.state.phase.proposal.hash
     assert "has no vote on record 2" in swarm.ask(stranger, RecordSignature(2, 0, right))
@@ -527,6 +549,23 @@ def test_a_signature_that_does_not_count_is_refused_by_name(swarm: Swarm) -> Non
     assert "signed another record" in swarm.ask(swarm[0], RecordSignature(2, 1, right))
     assert swarm.ask(swarm[0], RecordSignature(2, 0, right)) == ""
     assert swarm.ask(swarm[0], RecordSignature(1, 0, bytes(32))) == ""  # late, not wrong
+
+
+def test_signatures_of_newcomers_do_not_certify(swarm: Swarm) -> None:
+    swarm.until(lambda: swarm.round == 1)
+    newcomers = [swarm.join(71 + number, (0,)) for number in range(3)]
+    swarm.until(lambda: swarm.phase == "closing")
+    swarm.inbox.clear()  # all signatures are lost
+    assert isinstance(swarm.state.phase, Closing)
+    right = swarm.state.phase.proposal
+    assert {entry.peer_id for entry in right.record.roster} >= {member.peer_id for member in newcomers}
+    for member in (*newcomers, swarm[0], swarm[1]):
+        swarm.ask(member, RecordSignature(2, 0, right.hash))
+    old = [peer for peer in sorted(swarm.members) if swarm.head.record.entry_of(peer)]
+    assert swarm.round == 1
+    for peer in old[:3]:
+        swarm.ask(swarm.members[peer], RecordSignature(2, 0, right.hash))
+    assert swarm.round == 2
 
 
 @pytest.mark.parametrize(
