@@ -49,8 +49,8 @@ class Allegiance:
         return self.heard_at is not None and now - self.heard_at < timing.coordinator_timeout_seconds
 
     def overdue_at(self, is_unreachable: bool, timing: Timing) -> float:
-        """Unix seconds at which it gives up on this term: after the coordinator time-out, or a part of that if the owner's
-        machine does not even answer."""
+        """Unix seconds at which it gives up on this term: after the coordinator time-out, or a part of it if its owner
+        does not even answer."""
         patience_seconds = timing.coordinator_timeout_seconds * (UNREACHABLE_PART if is_unreachable else 1)
         return max(self.since_at, self.heard_at or 0.0) + patience_seconds
 
