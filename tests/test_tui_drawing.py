@@ -13,7 +13,7 @@ from tui import figures
 from tui.app import mode_of, shown_panels
 from tui.chart import bar, line_chart, sparkline
 from tui.experts import ExpertsPanel
-from tui.header import header_lines
+from tui.header import header_lines, machine_lines
 from tui.look import safe
 from tui.memory import Memory, View
 from tui.panel import Panel
@@ -174,6 +174,29 @@ def test_the_header_says_what_it_waits_for_until_when_and_why() -> None:
     assert "round 24  step 460 of 2,000" in text
     assert "training       0:06  0:47 left  step 13 of 20" in text
     assert "waits for birch, dogwood: 2 of 4 contributions are in" in text
+
+
+def machine(shown: Status, width: int = 120, max_lines: int = 5) -> list[str]:
+    return [line.plain for line in machine_lines(view_of(shown), width, max_lines)]
+
+
+def test_the_header_says_what_is_wrong_with_the_machine_and_how_its_processes_are() -> None:
+    shown = status()
+    assert machine(shown) == ["trainer 12:30  ·  DHT node 12:30  ·  libp2p node 12:30"]
+    assert machine(shown, max_lines=3) == []
+    shown.troubles.append("disk full: 0.0 of 20 GB free at /home/alder; training goes on, but nothing can be kept")
+    shown.services[0].state, shown.services[0].since_at = "restarting", NOW - 12
+    shown.services[0].why = "killed by the system (memory)"
+    shown.services[1].why = "none of 2 known DHT nodes answers"
+    disk, processes = machine(shown, 160)
+    assert disk == "▲ disk full: 0.0 of 20 GB free at /home/alder; training goes on, but nothing can be kept"
+    assert processes.startswith("trainer restarting 0:12 (killed by the system (memory))  ·  DHT node 12:30 (none of 2")
+    assert machine(shown, 40, 3) == [
+        "▲ disk full: 0.0 of 20 GB free at /home…",
+        "trainer restarting 0:12 (killed by the …",
+    ]
+    shown.troubles.extend(["[/red]\x1b[2J clock", "three", "four"])
+    assert machine(shown)[1:3] == ["▲ [/red]�[2J clock", "▲ and 2 more"]
 
 
 def test_who_is_waited_for_stands_in_order_this_peer_first_and_the_whole_roster_in_a_word() -> None:

@@ -2,7 +2,17 @@
 
 import math
 
-from spes_peer.wire.control_pb2 import LogLine, PeerStatus, Phase, RoundStatus, RunInfo, Status, SubsetStatus, Traffic
+from spes_peer.wire.control_pb2 import (
+    LogLine,
+    PeerStatus,
+    Phase,
+    RoundStatus,
+    RunInfo,
+    Service,
+    Status,
+    SubsetStatus,
+    Traffic,
+)
 
 NOW = 1_760_000_000.0
 NAMES = ("alder", "birch", "cedar", "dogwood")
@@ -95,6 +105,9 @@ def status(round_number: int = 24) -> Status:
         reachability="direct",
         started_at=NOW - 753,
         state_folder="/home/alder/.local/share/spes-peer",
+        services=[
+            Service(name=name, state="running", since_at=NOW - 750) for name in ("trainer", "DHT node", "libp2p node")
+        ],
     )
     training = shown.training
     training.steps_done, training.num_steps, training.loss = 13, 20, 2.532

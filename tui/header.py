@@ -4,7 +4,7 @@ from textual import events
 from textual.content import Content
 from textual.widgets import Static
 
-from spes_peer.wire.control_pb2 import Phase
+from spes_peer.wire.control_pb2 import Phase, Service
 from tui import figures
 from tui.chart import bar
 from tui.look import BOLD, DIM, FAINT, PHASES, SELF, SPEED, WARNING, safe
@@ -13,10 +13,11 @@ from tui.memory import View
 _RUN_ID_CHARACTERS = 8
 _NARROW = 70
 _PHASE_CHARACTERS = len("contributing")
+_MOST_TROUBLES = 2
 
 
 class Header(Static):
-    """Takes `max_lines` lines at most; the most telling stand first."""
+    """Takes `max_lines` lines at most, and a few more when something is wrong; the most telling stand first."""
 
     def __init__(self) -> None:
         super().__init__(Content.styled("connecting to the daemon…", DIM), id="header", markup=False)
@@ -26,7 +27,8 @@ class Header(Static):
 
     def show(self, view: View) -> None:
         self._view = view
-        lines = header_lines(view, max(1, self.content_size.width), self.max_lines)
+        width = max(1, self.content_size.width)
+        lines = header_lines(view, width, self.max_lines) + machine_lines(view, width, self.max_lines)
         self.update(Content("\n").join(lines), layout=len(lines) != self.content_size.height)
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -44,6 +46,27 @@ def header_lines(view: View, width: int, max_lines: int) -> list[Content]:
         if status.round_phase.name:
             lines += _folded(_round_phase(view), width)
     return [line.truncate(width, ellipsis=True) for line in lines[:max_lines]]
+
+
+def machine_lines(view: View, width: int, max_lines: int) -> list[Content]:
+    """What is wrong with this machine, and how the daemon's own processes are; where there is no room, only those that
+    do not run."""
+    troubles, services = list(view.status.troubles), list(view.status.services)
+    lines = [Content.styled(f"▲ {safe(trouble)}", WARNING) for trouble in troubles[:_MOST_TROUBLES]]
+    if len(troubles) > _MOST_TROUBLES:
+        lines.append(Content.styled(f"▲ and {len(troubles) - _MOST_TROUBLES} more", WARNING))
+    has_room = width >= _NARROW and max_lines >= 4
+    if shown := [service for service in services if has_room or service.state != "running"]:
+        lines.append(Content.styled("  ·  ", DIM).join([_service(view, service) for service in shown]))
+    return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _service(view: View, service: Service) -> Content:
+    is_well = service.state == "running"
+    words = [safe(service.name, 16), "" if is_well else safe(service.state, 16)]
+    words.append(figures.since(service.since_at, view.now))
+    why = f" ({safe(service.why)})" if service.why else ""
+    return Content.assemble((" ".join(filter(None, words)), DIM if is_well else WARNING), (why, DIM))
 
 
 def _run(view: View, width: int) -> Content:

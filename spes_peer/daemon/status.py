@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from spes_peer import troubles
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
+from spes_peer.logs import RepeatFilter
 from spes_peer.node import Node
+from spes_peer.process import Service
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, SignedManifest
 from spes_peer.run.peers import Role
@@ -27,10 +30,12 @@ from spes_peer.wire.control_pb2 import (
     SubsetStatus,
     TrainingStatus,
 )
+from spes_peer.wire.control_pb2 import Service as ServiceStatus
 from spes_peer.wire.control_pb2 import Traffic as TrafficStatus
 
 if TYPE_CHECKING:  # the member itself uses this module's keepers
     from spes_peer.daemon.member import Member
+    from spes_peer.daemon.trainer_host import TrainerHost
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +70,7 @@ class LogRing(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
+        self.addFilter(RepeatFilter())
         self.lines: collections.deque[LogLine] = collections.deque(maxlen=_LOG_LINES)
         self._sequence = 0
 
@@ -106,9 +112,27 @@ def subset_rows(
         )
 
 
+def add_machine(status: Status, node: Node | None = None, trainer: "TrainerHost | None" = None) -> None:
+    """What is wrong with this machine, and how the daemon's own processes are, as far as they are started."""
+    status.troubles[:] = troubles.board.texts
+    del status.services[:]
+    if trainer is not None:
+        status.services.append(_service_row(trainer.service))
+    if node is not None and node.directory is not None:
+        status.services.append(_service_row(node.directory.service, node.directory.health))
+    if node is not None and node.libp2p is not None:
+        status.services.append(_service_row(node.libp2p.service))
+
+
+def _service_row(service: Service, health: str = "") -> ServiceStatus:
+    why = health if service.state == "running" and health else service.why
+    return ServiceStatus(name=service.name, state=service.state, since_at=service.since_at, why=why)
+
+
 def add_member(status: Status, member: "Member") -> None:
     """Add what a daemon that takes part knows."""
     node = member.node
+    add_machine(status, node, member.trainer)
     status.peer_id = node.peer_id
     status.run.CopyFrom(run_info(node.signed_manifest, node.manifest, node.layout))
     status.reachability = _reachability(node)
@@ -194,9 +218,13 @@ def in_words(status: Status) -> str:
         f"round {status.round}  step {status.step:,} of {status.run.total_steps:,}"
         f"  state root {status.state_root[:12] or '-'}",
         _phase_line(status.phase, names, "doing"),
+        *(f"trouble: {trouble}" for trouble in status.troubles),
     ]
     if status.round_phase.name:
         lines.append(_phase_line(status.round_phase, names, "round"))
+    for service in status.services:
+        line = f"{service.name} {service.state}  for {max(0.0, time.time() - service.since_at):.0f} s"
+        lines.append(f"{line}  ({service.why})" if service.why else line)
     for subset in status.subsets:
         owners = ", ".join(names.get(owner, owner[-8:]) for owner in subset.owners) or "nobody"
         lines.append(f"subset {subset.subset}  experts {_ranges(subset.experts)}  trained by {owners}")
