@@ -7,7 +7,6 @@ fault of a peer costs that one message or transfer.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -19,7 +18,7 @@ from spes_peer.daemon.round_work import RoundWork
 from spes_peer.daemon.status import PhaseKeeper, RoundHistory
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.data.ranges import Shuffle
-from spes_peer.errors import BlobMissing, ChildFailed, PeerError
+from spes_peer.errors import BlobMissing, ChildFailed, DiskTrouble, PeerError
 from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -34,9 +33,9 @@ from spes_peer.rounds.messages import (
     Refusal,
     UpdateNotice,
 )
+from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerState
-from spes_peer.run.chain import Switch
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
 
@@ -105,14 +104,14 @@ class Member:
             self._changed.clear()
             try:
                 await self._follow(self.head)
-            except (PeerError, ChildFailed, BlobMissing) as error:
+            except (PeerError, ChildFailed, BlobMissing, DiskTrouble) as error:
                 if trouble != (trouble := str(error)):
                     logger.warning("trying again reason=%s", error)
                 self._say("syncing", f"trying again: {error}")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 trouble = ""
-                await self._until_changed()
+                await self._changed.wait()
 
     async def _follow(self, record: SealedRecord) -> None:
         """Bring the state to `record`; then take part in the round it opened, or seek a place in the next."""
@@ -124,14 +123,6 @@ class Member:
             await self._seek_a_place()
         elif work.record.hash == record.hash and work.contribution is None:
             await work.unless_closed(self._train(work))
-
-    async def _until_changed(self) -> None:
-        try:
-            async with asyncio.timeout(self.node.manifest.timing.coordinator_timeout_seconds):
-                await self._changed.wait()
-        except TimeoutError:  # the coordinator's word may have been missed
-            with contextlib.suppress(PeerError):
-                await self.follower.fetch_records(self._candidates())
 
     @property
     def head(self) -> SealedRecord:
@@ -237,6 +228,21 @@ class Member:
         if self._wants_a_place:
             self.follower.send(self._admission_request())
 
+    async def reconsider(self) -> None:
+        """Ask for other subsets where the newest record and claims give a reason; call it when either has changed."""
+        wanted = await self.claiming.reconsider(self.node.max_subsets) if self._may_reconsider else None
+        if wanted and self._may_reconsider:  # a request takes back a departure
+            self.follower.send(self._admission_request())
+
+    @property
+    def _wants_others(self) -> bool:
+        """Whether it has claimed other subsets than the roster gives it."""
+        return self._work is not None and self.claiming.subsets != self._work.entry.subsets
+
+    @property
+    def _may_reconsider(self) -> bool:
+        return self._work is not None and not (self.is_paused or self._is_leaving)
+
     @property
     def _wants_a_place(self) -> bool:
         return self._work is None and not (self.is_paused or self._is_leaving)
@@ -256,6 +262,7 @@ class Member:
             self._work = RoundWork(self.head, place, self.node, self.trainer, self.follower.send, self._spawn)
             if place.subsets != self.claiming.subsets:
                 self._spawn(self.claiming.keep(place.subsets))
+            self._spawn(self.reconsider())
         elif self._is_leaving:
             self._end()
         elif had_a_place:
@@ -306,7 +313,7 @@ class Member:
         """What a coordinator that just met us must know."""
         if self._is_leaving or self.is_paused:
             yield Departure("leaving" if self._is_leaving else "paused")
-        elif self._wants_a_place and self.claiming.subsets:
+        elif self.claiming.subsets and (self._wants_a_place or self._wants_others):
             yield self._admission_request()
         else:
             yield self._beat()

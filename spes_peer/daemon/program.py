@@ -23,7 +23,7 @@ from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.status import LogRing, PhaseKeeper, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
-from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, PeerError, SpesError, first_in
+from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTrouble, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes
@@ -257,7 +257,7 @@ class Daemon:
         async def guarded() -> None:
             try:
                 await work
-            except (PeerError, ChildFailed, BlobMissing) as error:
+            except (PeerError, ChildFailed, BlobMissing, DiskTrouble) as error:
                 logger.warning("gave up reason=%s", error)
 
         assert self._tasks is not None
@@ -284,6 +284,7 @@ class Daemon:
                 logger.warning("the DHT does not answer reason=%s", error)
             known.note(node.entries.values())
             await member.claiming.read()
+            await member.reconsider()
             self.board.touch()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._announce_seconds(node)):

@@ -156,7 +156,7 @@ def add_member(status: Status, member: "Member") -> None:
         status.round, status.step = record.round, record.step
         rounds_trained = node.chain.rounds_trained(node.layout)
         status.subsets.extend(subset_rows(node.manifest, record, member.claiming.claimants(), rounds_trained))
-        status.peers.extend(_peer_rows(node, record, member.attendance.coordinator))
+        status.peers.extend(_peer_rows(node, record, member.follower.coordinator))
 
 
 def _reachability(node: Node) -> str:
