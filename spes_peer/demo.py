@@ -1,38 +1,36 @@
 """`spes-peer demo`: a bootstrap node and volunteers as real processes on this machine, over real sockets.
 
-Everything here is what a person could type in several terminals: `run create`, `spes-bootstrap`, `join`, `status`,
-`leave`. The demo watches each volunteer through its control API, prints a line a round, and writes a report. Whatever
-way it ends, it ends its processes and removes its temporary folder.
+It watches each volunteer through its control API, prints a line a round, and writes a report. Whatever way it ends, it
+ends its processes and removes its temporary folder (`local_run`).
 """
 
 import asyncio
 import contextlib
 import json
-import logging
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spes_peer.control import ControlClient
-from spes_peer.errors import BadConfiguration, ChildFailed, SpesError, UserError, first_in
+from spes_peer.errors import SpesError, UserError, first_in
 from spes_peer.files import write_whole
-from spes_peer.organize import read_manifest, run_file_text
-from spes_peer.process import ending_signals
-from spes_peer.run.manifest import Manifest, SignedManifest, parse_manifest, parse_run_file
+from spes_peer.local_run import (
+    START_SECONDS,
+    NodeProcess,
+    Volunteer,
+    address_of,
+    bootstrap_node,
+    check_enough_peers,
+    check_report_folder,
+    create_run,
+    in_folder,
+    leave_all,
+    stop_all,
+)
+from spes_peer.organize import run_file_text
+from spes_peer.run.manifest import Manifest, parse_manifest
 from spes_peer.wire.control_pb2 import RoundStatus, Status
-
-logger = logging.getLogger(__name__)
-
-_START_SECONDS = 180.0
-_STOP_SECONDS = 20.0
-_FAILED_LOG_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -51,56 +49,15 @@ def run_demo(settings: DemoSettings) -> int:
     """0 only if all rounds were made and all volunteers ended on one state root."""
     if settings.num_peers < 1 or settings.num_rounds < 0:
         raise UserError("a demo needs at least one volunteer and a number of rounds that is not negative")
-    if settings.report is not None and not settings.report.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {settings.report.absolute().parent} for the report; make it first")
+    check_report_folder(settings.report)
     return asyncio.run(_Demo(settings).run())
-
-
-class _Process:
-    """One node of the demo: its process and its log."""
-
-    def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
-        self.name = name
-        self.log = folder / f"{name}.log"
-        temporary = folder / "tmp"
-        temporary.mkdir(exist_ok=True)
-        with self.log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, "--with-parent"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "TMPDIR": str(temporary)},  # what libraries leave there goes with the demo's folder
-                start_new_session=True,  # Ctrl-C is the demo's to handle
-            )
-
-    def check(self) -> None:
-        """Raise `ChildFailed`, with the end of its log on stderr, if the process has ended."""
-        if self.popen.poll() is not None:
-            lines = self.log.read_text(errors="replace").strip().splitlines()[-_FAILED_LOG_LINES:]
-            print("\n".join(lines), file=sys.stderr)
-            raise ChildFailed(f"{self.name} ended with code {self.popen.returncode}")
-
-
-class _Volunteer(_Process):
-    """A volunteer, and what its control API last said."""
-
-    def __init__(self, name: str, folder: Path, address: str, is_reachable: bool) -> None:
-        self.data_dir = folder / name
-        self.status: Status | None = None
-        options = ["--bootstrap", address, "--data-dir", str(self.data_dir), "--name", name, "--host", "127.0.0.1"]
-        options += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
-        super().__init__(name, folder, "spes_peer", "join", *options, *([] if is_reachable else ["--no-inbound"]))
-
-    def client(self) -> ControlClient:
-        return ControlClient(self.data_dir / "control.sock")
 
 
 class _Demo:
     def __init__(self, settings: DemoSettings) -> None:
         self.settings = settings
-        self.bootstrap: _Process | None = None
-        self.volunteers: list[_Volunteer] = []
+        self.bootstrap: NodeProcess | None = None
+        self.volunteers: list[Volunteer] = []
         self.changed = asyncio.Event()
         self.printed_round = -1
         self.is_drawn = False
@@ -108,44 +65,18 @@ class _Demo:
         self.started_at = time.monotonic()
 
     async def run(self) -> int:
-        main = asyncio.current_task()
-        assert main is not None
-        for number in ending_signals():
-            asyncio.get_running_loop().add_signal_handler(number, main.cancel)
-        folder = self._make_folder()
-        try:
-            return await self._run_in(folder)
-        except asyncio.CancelledError:
-            print("stopping", file=sys.stderr)
-            return 130
-        finally:
-            self._stop_all()
-            if self.settings.keep is None:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _make_folder(self) -> Path:
-        if self.settings.keep is None:
-            return Path(tempfile.mkdtemp(prefix="spes-demo-"))
-        if self.settings.keep.exists() and any(self.settings.keep.iterdir()):
-            raise UserError(f"{self.settings.keep} is not empty; name a new folder with --keep")
-        self.settings.keep.mkdir(parents=True, exist_ok=True)
-        return self.settings.keep.absolute()
+        return await in_folder(self.settings.keep, "spes-demo-", self._run_in, self._stop_all)
 
     async def _run_in(self, folder: Path) -> int:
         self._say("making a run: tokenizing the corpus, drawing the first weights")
         run_toml = run_file_text("demo", self.settings.config)
-        min_peers = parse_run_file(run_toml).run.min_peers
-        if min_peers > self.settings.num_peers:
-            raise UserError(
-                f"the run waits for {min_peers} volunteers (min_peers);"
-                " start as many with --peers, or give another run file with --config"
-            )
-        signed = await self._create_run(folder, run_toml)
+        check_enough_peers(run_toml, self.settings.num_peers)
+        signed = await create_run(folder, run_toml, self.settings.corpus)
         address = await self._start_bootstrap(folder)
         self._say(f"bootstrap node at {address}")
         for number in range(1, self.settings.num_peers + 1):
             is_reachable = number == 1 or number < self.settings.num_peers
-            self.volunteers.append(_Volunteer(f"volunteer-{number}", folder, address, is_reachable))
+            self.volunteers.append(Volunteer(f"volunteer-{number}", folder, address, is_reachable=is_reachable))
         last = "; the last one takes no inbound connections" if self.settings.num_peers > 1 else ""
         self._say(f"volunteers are starting: {self.settings.num_peers}{last}")
         self._say(f"join from another terminal: spes-peer join --bootstrap {address}")
@@ -154,32 +85,9 @@ class _Demo:
         report = build_report(manifest, [volunteer.status for volunteer in self.volunteers if volunteer.status])
         if self.settings.report is not None:
             write_whole(self.settings.report, json.dumps(report, indent=2).encode() + b"\n")
-        await self._leave_all()
+        await leave_all(self.volunteers)
         self._print_summary(report)
         return 0 if report["state_roots_equal"] else 1
-
-    async def _create_run(self, folder: Path, run_toml: str) -> SignedManifest:
-        """In a process, which can be ended at any moment."""
-        write_whole(folder / "run.toml", run_toml.encode())
-        options = ["--config", str(folder / "run.toml"), "--log-level", "ERROR"]
-        if self.settings.corpus is not None:
-            options += ["--corpus", str(self.settings.corpus)]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "spes_peer", "run", "create", str(folder / "run"), *options),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            _, errors = await process.communicate()
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if process.returncode:
-            why = errors.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("spes-peer: ")
-            raise BadConfiguration(why) if process.returncode == BadConfiguration.exit_code else ChildFailed(why)
-        return read_manifest(folder / "run")
 
     async def _follow(self) -> None:
         """Watch all volunteers until the run is finished; `ChildFailed` when a process of the demo ends before."""
@@ -196,20 +104,12 @@ class _Demo:
 
     async def _start_bootstrap(self, folder: Path) -> str:
         finish = ["--finish-after", str(self.settings.num_rounds)] if self.settings.num_rounds else []
-        options = ["--run", str(folder / "run"), "--host", "127.0.0.1", "--port", "0"]
-        self.bootstrap = _Process("bootstrap", folder, "bootstrap", *options, *finish)
-        address_file = folder / "run" / "address"
-        deadline = time.monotonic() + _START_SECONDS
-        while not address_file.exists():
-            self.bootstrap.check()
-            if time.monotonic() > deadline:
-                raise ChildFailed(f"the bootstrap node did not start in {_START_SECONDS:.0f} s")
-            await asyncio.sleep(0.1)
-        return address_file.read_text().strip()
+        self.bootstrap = bootstrap_node(folder, *finish)
+        return await address_of(self.bootstrap, folder)
 
-    async def _watch(self, volunteer: _Volunteer) -> None:
+    async def _watch(self, volunteer: Volunteer) -> None:
         """Keep the volunteer's newest status; a crash of it ends the demo."""
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while True:
             volunteer.check()
             try:
@@ -233,7 +133,7 @@ class _Demo:
             assert self.bootstrap is not None
             self.bootstrap.check()
 
-    async def _draw(self, volunteer: _Volunteer) -> None:
+    async def _draw(self, volunteer: Volunteer) -> None:
         """The dashboard on the first volunteer, in a process of its own; closing it leaves the demo running."""
         while volunteer.status is None:
             self.changed.clear()
@@ -286,29 +186,8 @@ class _Demo:
             )
         self._say("all volunteers hold one state" if report["state_roots_equal"] else "the volunteers' states differ")
 
-    async def _leave_all(self) -> None:
-        async def leave(volunteer: _Volunteer) -> None:
-            with contextlib.suppress(SpesError):
-                async with volunteer.client() as client:
-                    await client.leave(at_once=True)
-
-        await asyncio.gather(*(leave(volunteer) for volunteer in self.volunteers))
-
     def _stop_all(self) -> None:
-        """End what is still there: a request first, then force."""
-        nodes = [*self.volunteers, *([self.bootstrap] if self.bootstrap else [])]
-        processes = [node.popen for node in nodes]
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + _STOP_SECONDS
-        for process in processes:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        stop_all([*self.volunteers, *([self.bootstrap] if self.bootstrap else [])])
 
     def _say(self, text: str) -> None:
         if not self.is_drawn:

@@ -20,7 +20,16 @@ PINS = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if 
 
 
 @pytest.mark.parametrize(
-    "module", ["spes_peer.cli", "spes_peer.demo", "spes_peer.daemon.program", "bootstrap.cli", "bootstrap.node", "tui"]
+    "module",
+    [
+        "spes_peer.cli",
+        "spes_peer.chaos.program",
+        "spes_peer.demo",
+        "spes_peer.daemon.program",
+        "bootstrap.cli",
+        "bootstrap.node",
+        "tui",
+    ],
 )
 def test_what_a_person_starts_loads_no_heavy_library(module: str) -> None:
     program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"

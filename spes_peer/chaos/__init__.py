@@ -1,0 +1,1 @@
+"""`spes-peer chaos`: a run of real processes on this machine, struck by whatever happens to volunteers."""
