@@ -6,9 +6,11 @@ import dataclasses
 import os
 import resource
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,10 +18,14 @@ import pytest
 from exchange_nodes import eventually
 from training_swarm import PEERS, Swarm
 
+from spes_peer import troubles
 from spes_peer.daemon.trainer_host import BUDGET_FILE, TrainerHost, TrainerSettings
-from spes_peer.errors import ChildFailed, ChildOutOfMemory
+from spes_peer.errors import ChildFailed, ChildOutOfMemory, DiskTrouble
+from spes_peer.files import UNFINISHED
 from spes_peer.run.records import DataRange
+from spes_peer.training import checkpoint
 from spes_peer.training.client import TrainerProcess
+from spes_peer.training.trainer import CHECKPOINT_FILE
 from spes_peer.training.work import TrainRound
 
 pytestmark = pytest.mark.slow
@@ -138,3 +144,49 @@ async def test_a_trainer_that_runs_out_of_memory_comes_back_with_a_smaller_plan(
         assert (tmp_path / "state" / BUDGET_FILE).exists()
         await second.load_state(0, swarm.genesis)
         assert (await second.train_round(swarm.work(PEER))).offers
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    with tempfile.TemporaryDirectory() as name:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", name]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("only root can mount a file system")
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", name], check=True)
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.rglob(f".*{UNFINISHED}"))
+
+
+async def test_a_full_disk_costs_a_round_and_neither_the_trainer_nor_what_it_kept(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(troubles, "board", troubles.Troubles())
+    swarm = Swarm.create(small_disk, (0, 1))
+    async with hosted(swarm, small_disk) as host:
+        process, filler = host.get(), small_disk / "filler"
+        await process.load_state(0, swarm.genesis)
+        with contextlib.suppress(OSError):
+            filler.write_bytes(b"x" * (8 << 20))
+        with pytest.raises(DiskTrouble, match="disk full: 0 of 4 MB free at"):
+            await process.train_round(swarm.work(PEER))
+        assert unfinished(small_disk) == []
+        await eventually(lambda: any(text.startswith("disk full") for text in troubles.board.texts))
+        filler.unlink()
+        trained = await process.train_round(swarm.work(PEER))
+        record = swarm.record_of(1, swarm.updates({PEER: trained}))
+        with contextlib.suppress(OSError):
+            filler.write_bytes(b"x" * (8 << 20))
+        assert (await process.apply_record(record.seal().content, keep_snapshot=False)).state_root
+        assert checkpoint.load(small_disk / "state" / CHECKPOINT_FILE, "", PEER) is None
+        filler.unlink()
+        after = await process.apply_record(swarm.record_of(2).seal().content, keep_snapshot=False)
+        saved = checkpoint.load(small_disk / "state" / CHECKPOINT_FILE, swarm.trainers[PEER]._run_id, PEER)
+        assert saved is not None
+        assert (saved.round, saved.state_root) == (2, after.state_root)
+        assert host.get() is process
