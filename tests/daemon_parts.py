@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds_swarm import contribution_of, genesis
+from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, contribution_of, genesis
 
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
@@ -20,7 +20,7 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node, NodeSettings
 from spes_peer.ports import Ports
-from spes_peer.run.chain import sign_genesis
+from spes_peer.run.certificates import electorate, sign_genesis
 from spes_peer.run.manifest import Manifest, sign_manifest
 from spes_peer.run.peers import Claim, PeerEntry, Role
 from spes_peer.run.records import (
@@ -153,7 +153,7 @@ class FakeDirectory:
 
 
 class Scene:
-    """A living member, and the coordinator's part done by hand."""
+    """A living member, and the coordinator's part done by hand: it attends nobody."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, is_paused: bool = False) -> None:
         monkeypatch.setattr("spes_peer.daemon.joining._SECOND_LOOK_SECONDS", 0.0)
@@ -172,7 +172,8 @@ class Scene:
         self.member = Member(
             node, host, self.replica, claiming, self.phases, self._spawn, self.ended.set, is_paused=is_paused
         )
-        self.member.attendance.send = self.sent.append  # type: ignore[method-assign]
+        self.member.follower.attendance.send = self.sent.append  # type: ignore[method-assign]
+        self.member.follower.run = asyncio.Event().wait  # type: ignore[method-assign,assignment]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(asyncio.create_task(work))
@@ -194,7 +195,7 @@ class Scene:
 
     def tell(self, certified: CertifiedRecord) -> None:
         """As the coordinator does."""
-        self.member.attendance.on_message(self.node.peer_id, certified)
+        self.member.follower.attendance.on_message(BOOTSTRAP, certified)
 
     def sent_of(self, kind: type) -> list[Any]:
         return [message for message in self.sent if type(message) is kind]
@@ -221,8 +222,8 @@ def following(node: Node, *peers: Identity, **changes: Any) -> CertifiedRecord:
         deadline_at=1000.0 + node.manifest.timing.round_seconds,
     )
     sealed = dataclasses.replace(record, **changes).seal()
-    voters = {entry.peer_id for entry in previous.record.roster or sealed.record.roster}
-    known = {peer.peer_id: peer for peer in (node.identity, OTHER)}
+    voters = {*electorate(sealed.record, previous.record), *previous.record.candidates[:1]}
+    known = {peer.peer_id: peer for peer in (node.identity, OTHER, BOOTSTRAP_IDENTITY)}
     signature = RecordSignature(sealed.round, 0, sealed.hash)
     signatures = tuple(Signer(known[peer], node.run_id, 1).sign(signature) for peer in sorted(voters))
     return CertifiedRecord(sealed.content, 0, signatures)

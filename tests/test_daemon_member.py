@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from daemon_parts import OTHER, QUICK, Scene, following, make_node
@@ -52,17 +51,10 @@ async def test_a_member_trains_each_round_once_and_contributes(scene: Scene) -> 
         assert scene.node.state == PeerState.ONLINE
 
 
-async def test_a_record_that_was_fetched_opens_work_as_one_that_was_told(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    missed = [scene.next_record(scene.node.identity)]
-
-    async def fetch(*_: Any) -> None:
-        if scene.sent_of(AdmissionRequest) and missed:
-            scene.node.chain.append(missed.pop())
-
-    monkeypatch.setattr("spes_peer.daemon.member.fetch_records", fetch)
+async def test_a_record_that_was_fetched_opens_work_as_one_that_was_told(scene: Scene) -> None:
     async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.node.take_record(scene.next_record(scene.node.identity))
         await eventually(lambda: len(scene.sent_of(Contribution)) == 1)
 
 
@@ -72,7 +64,7 @@ async def test_fetching_records_again_keeps_what_the_round_has_brought(scene: Sc
         scene.tell(scene.next_record(scene.node.identity))
         await eventually(lambda: bool(scene.sent_of(Contribution)))
         scene.member._open_work()
-        assert [message for message in scene.member.attendance.on_open() if isinstance(message, Contribution)]
+        assert [message for message in scene.member.follower.attendance.on_open() if isinstance(message, Contribution)]
 
 
 async def test_a_record_that_comes_while_a_round_is_trained_ends_it(scene: Scene) -> None:
@@ -85,6 +77,27 @@ async def test_a_record_that_comes_while_a_round_is_trained_ends_it(scene: Scene
         await eventually(lambda: rounds_trained(scene) == [1, 2])
         assert scene.trainer.applied == [1, 2]
         assert not scene.sent_of(Contribution)
+
+
+async def test_when_another_chain_takes_the_place_of_ours_its_rounds_are_trained_instead(scene: Scene) -> None:
+    """An uncertified round of this peer alone loses against one that the others certified."""
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.tell(scene.next_record(scene.node.identity, OTHER))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 1)
+        better = scene.next_record(scene.node.identity, updates=(update_by(scene.node),))
+        ours = scene.next_record(scene.node.identity, tokens=1)
+        alone = tuple(one for one in ours.signatures if one.peer_id == scene.node.peer_id)
+        scene.tell(dataclasses.replace(ours, signatures=alone))
+        assert scene.node.chain.certified_round == 1
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
+        switch = scene.node.take_branch([better])
+        assert switch is not None
+        assert [lost.hash for lost in switch.lost] == [ours.sealed.hash]
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 3)
+        assert rounds_trained(scene) == [1, 2, 2]
+        assert scene.member.head.hash == better.sealed.hash
+        assert scene.trainer.applied[-1] == 2
 
 
 async def test_a_member_whose_time_is_over_trains_on_because_nobody_goes_on_without_it(scene: Scene) -> None:
@@ -161,7 +174,7 @@ async def test_a_paused_start_says_so_and_seeks_no_place_until_resumed(
     scene = Scene(node, monkeypatch, is_paused=True)
     async with scene.living():
         await eventually(lambda: scene.phases.name == "paused")
-        assert [type(message) for message in scene.member.attendance.on_open()] == [Departure]
+        assert [type(message) for message in scene.member.follower.attendance.on_open()] == [Departure]
         assert scene.node.state == PeerState.PAUSED
         scene.member.resume()
         await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
@@ -183,14 +196,15 @@ async def test_a_paused_start_within_a_round_that_is_resumed_asks_for_its_place_
 async def test_without_a_coordinator_the_wait_says_so(scene: Scene) -> None:
     async with scene.living():
         await eventually(lambda: scene.phases.name == "waiting")
-        scene.member.attendance.on_lost("nobody there " + 1000 * "x")
+        scene.member.follower.attendance.on_lost("nobody there " + 1000 * "x")
         assert scene.phases.message.why.startswith("for a coordinator: nobody there")
         assert len(scene.phases.message.why) < 300
         assert list(scene.phases.message.waiting_for) == list(scene.member.head.record.candidates)
 
 
 async def test_a_damaged_ballot_says_what_to_do(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.folder.ballot.write_bytes(b"{")
+    node.folder.ballots.mkdir()
+    (node.folder.ballots / f"{node.head_hash.hex()}.ballot").write_bytes(b"{")
     with pytest.raises(BadConfiguration, match="put back a copy"):
         Scene(node, monkeypatch)
 
