@@ -26,7 +26,7 @@ _LOG_TIMES = "%Y-%m-%d %H:%M:%S"
 
 EXIT_CODES = """\
 exit codes:
-  0  done, or left as asked          3  no bootstrap node answers
+  0  done, or left as asked          3  a wrong node answers
   1  failed                          4  this version is too old for the run
   2  wrong usage or configuration    5  not admitted to the run
                                    130  interrupted"""

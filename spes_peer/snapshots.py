@@ -128,7 +128,10 @@ class SnapshotStore:
         """Add a snapshot, keep the two newest, and drop every blob that nothing needs any more."""
         others = [one for one in self.kept if one.round < snapshot.round and not self._is_refuted(one)]
         self._replace((snapshot, *others)[:KEPT_SNAPSHOTS])
-        self._collect()
+        try:
+            self._collect()
+        except OSError as error:
+            logger.warning("cannot remove what nothing needs any more reason=%s", error)
 
     def drop_from(self, round: int) -> None:
         """Forget the states after record `round` and later ones: the chain has other records there now."""

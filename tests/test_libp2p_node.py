@@ -207,6 +207,22 @@ async def test_calls_and_bulk_reach_a_peer_directly(folder: Path) -> None:
         await bulk_both_ways(path)
 
 
+async def test_a_peer_that_hears_of_a_relay_later_is_reached_through_it(folder: Path) -> None:
+    async with (
+        daemon(folder, "n"),
+        node(folder, "r", is_relay=True) as relay,
+        node(folder, "n") as reached,
+        node(folder, "d") as dialler,
+    ):
+        reached.use_relays(relay.addresses)
+        addresses = await relayed(reached)
+        assert await echo(await dialler.open_tunnel(peer_id_of(reached), addresses)) == b"hello"
+        child = reached._child
+        reached.use_relays(("/ip4/127.0.0.1/tcp/9/p2p/" + peer_id_of(dialler),))
+        assert reached._child is child
+        assert not child.ended.is_set()
+
+
 async def test_after_a_relay_restarts_its_peers_are_reached_again(folder: Path) -> None:
     identity, port = Identity.generate(), free_port()
     async with daemon(folder, "n"), contextlib.AsyncExitStack() as stack:

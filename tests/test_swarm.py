@@ -400,9 +400,6 @@ def test_members_outlive_the_bootstrap_node_and_find_it_again(organized: Run) ->
     organized.until_round("two", 1)
     organized.bootstrap.kill()
     organized.bootstrap.wait()
-    refused = place.run("join", "--bootstrap", organized.address, "--data-dir", str(place.path / "late"), "--no-tui")
-    assert refused.returncode == 3
-    assert "nothing listens at" in refused.stderr.splitlines()[-1]
     # what is missing depends on the moment: a coordinator, or updates of the one behind the relay that is down too
     words = ("for a coordinator", "trying again")
     until(lambda: place.status("one")["phase"].get("why", "").startswith(words), "the wait says what it is")

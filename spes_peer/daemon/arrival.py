@@ -87,7 +87,8 @@ class Arrival:
 
     async def insist(self, on_waiting: Callable[[], Awaitable[None]]) -> Introduction:
         """Ask until somebody answers, for ever; `on_waiting` is called after the first time that nobody did."""
-        self._say(f"asking {' and '.join(str(one.endpoint) for one in self._named)}", 0.0)
+        nodes = "the node" if len(self._named) == 1 else "the nodes"
+        self._say(f"asking {nodes} at {', '.join(str(one.endpoint) for one in self._named)}", 0.0)
         attempt, pause_seconds, trouble = 1, _FIRST_PAUSE_SECONDS, ""
         while True:
             try:

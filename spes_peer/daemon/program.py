@@ -41,7 +41,7 @@ from spes_peer.wire.control_pb2 import Status
 logger = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 0.3  # for a departure to reach the coordinator before the stream is closed
-_HAND_OVER_SECONDS = 3.0  # at most, for those who are just fetching what this peer alone may have
+_HAND_OVER_SECONDS = 2.0  # at most, for those who are just fetching what this peer alone may have
 _LOOK_SECONDS = 0.25
 _BUSY_BYTES = 64 << 10  # in that time; less is talk
 _FIRST_LOOK_SECONDS = 5.0  # for somebody of the run, before a peer goes on from its own folder
@@ -283,12 +283,21 @@ class Daemon:
             except SpesError as error:
                 logger.warning("the DHT does not answer reason=%s", error)
             known.note(node.entries.values())
+            self._find_relays(node)
             await member.claiming.read()
             await member.reconsider()
             self.board.touch()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._announce_seconds(node)):
                     await node.announce_soon.wait()
+
+    def _find_relays(self, node: Node) -> None:
+        """Who cannot be dialled and was introduced by a volunteer hears of the organizer's relays here."""
+        if self.settings.inbound or node.libp2p is None or node.chain.head is None:
+            return
+        organizers = node.chain.record(0).sealed.record.candidates
+        entries = [node.entries[peer] for peer in organizers if peer in node.entries]
+        node.libp2p.use_relays([address for entry in entries for address in entry.libp2p_addresses])
 
     def _announce_seconds(self, node: Node) -> float:
         beat_seconds = node.manifest.timing.dht_beat_seconds

@@ -95,6 +95,14 @@ class Libp2pNode:
         )
         return Path(opened.socket_path)
 
+    def use_relays(self, relays: Sequence[str]) -> None:
+        """Reserve a place at these relays too. While places stand nothing happens, because the process starts again
+        for it."""
+        new = [relay for relay in relays if relay not in self._request.relays]
+        if new and not self._relayed and self._child is not None:
+            self._request.relays.extend(new)
+            self._child.kill()
+
     async def close(self) -> None:
         """End the process."""
         if self._supervising is not None:
