@@ -1,0 +1,160 @@
+"""A record that went on uncertified and counts after all, once more than half of the old roster have signed it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chain_parts import FIRST, PEERS, STRANGER, certify, following, grown
+from rounds_swarm import RUN_ID, genesis
+
+from spes_peer.identity import Identity
+from spes_peer.rounds.election import owner_of
+from spes_peer.rounds.messages import Proposal, Vote, VoteRequest
+from spes_peer.rounds.phases import Outgoing
+from spes_peer.rounds.recertifying import (
+    Recertifying,
+    begin,
+    certificate,
+    requests,
+    tried_again,
+    with_signature,
+    with_vote,
+)
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import CertifiedRecord, RecordSignature, SealedRecord
+from spes_peer.run.signed import Signer
+
+ME = PEERS[0]
+CANDIDATES = tuple(one.peer_id for one in (FIRST, *PEERS))
+EVERYBODY = {peer.peer_id for peer in PEERS}
+
+
+@pytest.fixture
+def base(manifest: Manifest) -> SealedRecord:
+    return following(genesis(Layout(manifest)).seal(), candidates=CANDIDATES).seal()
+
+
+@pytest.fixture
+def standing(base: SealedRecord) -> CertifiedRecord:
+    """Two of four went on with it."""
+    return certify(following(base), uncertified=PEERS[:2], term=3)
+
+
+def begun(base: SealedRecord, standing: CertifiedRecord) -> Recertifying:
+    state = begin(base, standing, ME.peer_id, 100.0)
+    assert state is not None
+    return state
+
+
+def voted(state: Recertifying, *voters: Identity, **changes: Any) -> Recertifying:
+    for voter in voters:
+        vote = replace(Vote(state.base.round, state.base.hash, state.term, b"", 0), **changes)
+        after = with_vote(state, Signer(voter, RUN_ID, 1).sign(vote), vote)
+        assert isinstance(after, Recertifying)
+        state = after
+    return state
+
+
+def signed(state: Recertifying, *signers: Identity, **changes: Any) -> Recertifying:
+    for signer in signers:
+        word = replace(RecordSignature(state.record.round, state.term, state.record.hash), **changes)
+        state = with_signature(state, Signer(signer, RUN_ID, 1).sign(word), word)
+    return state
+
+
+def test_a_candidate_takes_its_next_term_of_the_round_that_was_not_certified(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    state = begun(base, standing)
+    assert state.term > standing.term
+    assert owner_of(base.record, state.term) == ME.peer_id
+    again = tried_again(voted(state, *PEERS[:2]), 130.0)
+    assert again.term > state.term
+    assert owner_of(base.record, again.term) == ME.peer_id
+    assert (again.votes, again.signatures, again.asked_at) == ({}, {}, 130.0)
+
+
+def test_who_owns_no_term_of_that_round_cannot_try_nor_can_anybody_behind_an_empty_roster(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    assert begin(base, standing, STRANGER.peer_id, 100.0) is None
+    empty = replace(base.record, roster=()).seal()
+    assert begin(empty, standing, ME.peer_id, 100.0) is None
+
+
+def test_nobody_is_asked_while_no_more_than_half_of_the_old_roster_are_there(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    half = {peer.peer_id for peer in PEERS[:2]} | {STRANGER.peer_id}
+    assert requests(begun(base, standing), half) == ()
+
+
+def test_first_votes_are_asked_for_and_then_signatures_from_those_that_are_missing(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    state = begun(base, standing)
+    here = EVERYBODY | {STRANGER.peer_id}
+    asked = requests(voted(state, PEERS[3]), here)
+    assert asked == tuple(Outgoing(peer.peer_id, VoteRequest(1, state.term)) for peer in PEERS[:3])
+    state = signed(voted(state, *PEERS[:3]), PEERS[1])
+    proposal = Proposal(state.term, standing.record, tuple(state.votes[peer] for peer in sorted(state.votes)))
+    assert len(proposal.votes) == 3
+    expected = [peer.peer_id for peer in (PEERS[0], PEERS[2], PEERS[3])]
+    assert requests(state, here) == tuple(Outgoing(peer, proposal) for peer in expected)
+
+
+def test_signatures_of_more_than_half_make_the_record_and_those_behind_it_count(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    chain = grown(tmp_path, genesis(Layout(manifest)).seal(), 1)
+    assert chain.head is not None
+    chain.append(certify(following(chain.head, candidates=CANDIDATES), *PEERS, FIRST))
+    base = chain.head
+    standing = certify(following(base), uncertified=PEERS[:2])
+    chain.append(standing)
+    chain.append(certify(following(standing.sealed), *PEERS))
+    state = signed(voted(begun(base, standing), *PEERS[1:]), *PEERS[2:])
+    assert certificate(state) is None
+    certified = certificate(signed(state, PEERS[0]))
+    assert certified is not None
+    assert certified.term == state.term
+    assert chain.improve(certified)
+    assert chain.certified_round == 3
+
+
+@pytest.mark.parametrize("changes", [{"term": 1}, {"record_hash": b"\1" * 32}, {"uncertified": True}, {"round": 7}])
+def test_signatures_that_say_something_else_do_not_count(
+    base: SealedRecord, standing: CertifiedRecord, changes: dict[str, Any]
+) -> None:
+    state = voted(begun(base, standing), *PEERS)
+    assert signed(state, *PEERS, **changes) == state
+    assert signed(state, STRANGER) == state
+
+
+@pytest.mark.parametrize("changes", [{"term": 1}, {"previous_hash": b"\1" * 32}, {"round": 7}])
+def test_votes_that_say_something_else_do_not_count(
+    base: SealedRecord, standing: CertifiedRecord, changes: dict[str, Any]
+) -> None:
+    state = begun(base, standing)
+    assert voted(state, *PEERS, **changes) == state
+    assert voted(state, STRANGER) == state
+
+
+def test_votes_that_name_this_very_record_are_fine(base: SealedRecord, standing: CertifiedRecord) -> None:
+    assert voted(begun(base, standing), *PEERS[:3], record_hash=standing.sealed.hash, signed_term=2).has_votes
+
+
+def test_when_the_votes_name_another_record_this_one_can_never_be_certified(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    state = voted(begun(base, standing), *PEERS[:2])
+    vote = Vote(1, base.hash, state.term, b"\1" * 32, 0)
+    refusal = with_vote(state, Signer(PEERS[2], RUN_ID, 1).sign(vote), vote)
+    assert refusal == "another record 2 was signed behind record 1"
+
+
+def test_votes_after_the_majority_change_nothing(base: SealedRecord, standing: CertifiedRecord) -> None:
+    state = voted(begun(base, standing), *PEERS[:3])
+    assert voted(state, PEERS[3], record_hash=b"\1" * 32) == state
