@@ -89,7 +89,7 @@ async def _serve(node: Node, finish_after: int | None, stopped: asyncio.Event) -
             follower = Follower(node, _spawning(tasks), finish_after)
             follower.on_message = lambda _sender, message: _take(keeper, message)
             node.on_chain.append(lambda switch: keeper.rewind(switch.first_round) if switch is not None else None)
-            for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node)):
+            for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node), node.upkeep()):
                 tasks.create_task(loop)
             await stopped.wait()
             follower.coordinating.resign()

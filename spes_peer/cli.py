@@ -17,6 +17,7 @@ from spes_peer.bench.command import add_bench_command
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
+from spes_peer.logs import RepeatFilter
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import add_memory_choices, add_plan_command, size
 
@@ -71,6 +72,8 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     options.arguments = arguments
     level = getattr(logging, options.log_level)
     logging.basicConfig(level=level, format=_LOG_FORMAT, datefmt=_LOG_TIMES, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatFilter())
     if getattr(options, "with_parent", False):
         from spes_peer.process import end_with_parent
 

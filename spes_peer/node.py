@@ -15,6 +15,7 @@ from pathlib import Path
 
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
+from spes_peer.clock import ClockWatch
 from spes_peer.errors import BadMessage, SpesError, Unreachable, first_in
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
@@ -23,8 +24,10 @@ from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
+from spes_peer.files import remove_litter
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId, TlsIdentity
+from spes_peer.logs import keep_bounded
 from spes_peer.membership.directory import Directory
 from spes_peer.ports import Ports
 from spes_peer.run.certificates import Checks, stalled_at
@@ -168,6 +171,7 @@ class Node:
         known = list(known)
         for entry in known:
             self.take_entry(entry)
+        remove_litter(self.folder.path)
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             self.server = await PeerServer.start(
@@ -225,6 +229,15 @@ class Node:
         if self.libp2p is None:
             raise Unreachable("the libp2p node is not running yet")
         return await self.libp2p.open_tunnel(peer_id, addresses)
+
+    async def upkeep(self) -> None:
+        """Keep logs bounded, and notice when the clock is set or this node did not run, for ever; while `running`."""
+        assert self.directory is not None
+        look_again = self.directory.look_again
+        watch = ClockWatch(self.directory.swarm_clock, lambda _seconds: look_again(), lambda _seconds: look_again())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_bounded(self.folder.logs))
+            tasks.create_task(watch.run())
 
     # ---- what this node says of itself ----
 

@@ -76,6 +76,7 @@ class FakeTrainer:
 
     def __init__(self, node: Node) -> None:
         self.opened = TrainerOpened("cpu", 1, 100.0)
+        self.max_subsets = 1
         self.is_dead = False
         self.round = -1
         self.trained: list[TrainRound] = []

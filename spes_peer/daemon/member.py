@@ -413,6 +413,7 @@ class Member:
                 self.history.close(record, opened_at, root, held_out)
 
     def _on_trainer_restart(self) -> None:
-        """The new process holds no state."""
+        """The new process holds no state, and may hold fewer subsets."""
+        self.node.max_subsets = self.trainer.max_subsets
         self.replica.forget()
         self._changed.set()

@@ -21,7 +21,7 @@ from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
-from spes_peer.daemon.status import LogRing, PhaseKeeper, add_member
+from spes_peer.daemon.status import LogRing, PhaseKeeper, add_machine, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTrouble, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import NodeAddress, parse_address
@@ -191,6 +191,7 @@ class Daemon:
                 checkpointing=self.settings.checkpointing,
                 optimizer_bits=self.settings.optimizer_bits,
                 memory_bytes=self.settings.memory_bytes,
+                max_subsets=self.settings.max_subsets,
             )
         )
 
@@ -206,8 +207,7 @@ class Daemon:
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        fits = trainer.opened.max_subsets
-        node.max_subsets = min(fits, self.settings.max_subsets) if self.settings.max_subsets else fits
+        node.max_subsets = trainer.max_subsets
 
     async def _take_part(
         self, node: Node, trainer: TrainerHost, known: KnownNodes, keeping_in_touch: Coroutine[Any, Any, None]
@@ -224,7 +224,9 @@ class Daemon:
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._is_paused
                 )
-                for loop in (member.live(), member.beat(), self._announce(member, known), trainer.supervise()):
+                for loop in (member.live(), member.beat(), self._announce(member, known)):
+                    tasks.create_task(loop)
+                for loop in (trainer.supervise(), node.upkeep()):
                     tasks.create_task(loop)
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
@@ -357,6 +359,8 @@ class Daemon:
         )
         if self._member is not None:
             add_member(status, self._member)
+        else:
+            add_machine(status)
         return status
 
 

@@ -45,6 +45,8 @@ class TrainerSettings:
     checkpointing: str = "auto"
     optimizer_bits: int = 32
     memory_bytes: int = 0
+    max_subsets: int = 0
+    """To train, at most; 0 takes what fits."""
     stall_seconds: float = STALL_SECONDS
     """Without a sign of life, or in one step that takes ten times as long as any before, after which it is killed."""
 
@@ -74,6 +76,12 @@ class TrainerHost:
         self._is_hopeless = False
         """The last ended for lack of memory, and there is no smaller plan."""
         self._why_none = "the trainer is starting"
+
+    @property
+    def max_subsets(self) -> int:
+        """How many it can train, and may."""
+        fits = self.opened.max_subsets
+        return min(fits, self._settings.max_subsets) if self._settings.max_subsets else fits
 
     async def start(self) -> None:
         """Start and open a process, another if that one is killed meanwhile; `ChildFailed` when it cannot be opened,
