@@ -292,6 +292,7 @@ class Member:
     def _on_chain(self, switch: Switch | None) -> None:
         if switch is not None and switch.lost:
             self.replica.rewind(switch.first_round)
+            self.history.rewind(switch.first_round)
             self._applied = [one for one in self._applied if one[0].round < switch.first_round]
             self._measured_round = min(self._measured_round, switch.first_round - 1)
         self._open_work()

@@ -298,6 +298,11 @@ class RoundHistory:
             state_root[:12],
         )
 
+    def rewind(self, first_changed_round: int) -> None:
+        """The chain has other records from this round on: what the old ones closed never was."""
+        while self.rounds and self.rounds[-1].round >= first_changed_round - 1:
+            self.rounds.pop()
+
     def held_out(self, record_round: int, loss: float) -> None:
         """Record `record_round` says what the state after the record before it was worth."""
         if loss < 0:
