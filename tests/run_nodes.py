@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity
 from spes_peer.node import Node, NodeSettings
 from spes_peer.ports import Ports
+from spes_peer.rounds.admission import Seat
+from spes_peer.rounds.proposal import next_record, untrained_findings
 from spes_peer.run.certificates import sign_genesis
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, sign_manifest
 from spes_peer.run.peers import PeerEntry, Role
 from spes_peer.run.records import CertifiedRecord, DataRange, Record, RecordSignature, RosterEntry, SealedRecord
@@ -25,8 +29,8 @@ TIMING = {
     "heartbeat_seconds": 0.1,
     "fetch_stall_seconds": 0.3,
     "round_grace_seconds": 0.5,
-    "coordinator_timeout_seconds": 0.9,
-    "stall_timeout_seconds": 1.5,
+    "coordinator_timeout_seconds": 1.2,
+    "stall_timeout_seconds": 2.0,
 }
 SMALL = {"d_model": 16, "num_layers": 1, "num_experts": 4, "expert_hidden": 32, "sequence_length": 16}
 
@@ -40,11 +44,13 @@ class RunNodes:
     """Nodes that know each other. Their identities come from seeds, in the order in which they are made; the first is
     the bootstrap node that record 0 names."""
 
-    def __init__(self, folder: Path, manifest: Manifest, organizer: Identity) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, organizer: Identity, timing: Mapping[str, float] | None = None
+    ) -> None:
         self.nodes: list[Node] = []
         self.identities = [Identity.from_seed(bytes([100 + number]) * 32) for number in range(8)]
         self._folder = folder
-        self._manifest = small(changed(manifest, "timing", **TIMING))
+        self._manifest = small(changed(manifest, "timing", **{**TIMING, **(timing or {})}))
         self._organizer = organizer
         self._servers: dict[Node, PeerServer] = {}
 
@@ -122,6 +128,25 @@ class RunNodes:
         )
         return dataclasses.replace(record, **changes)
 
+    def opened(
+        self,
+        head: SealedRecord,
+        members: Sequence[int],
+        layout: Layout,
+        deadline_in_seconds: float = 60.0,
+        **changes: Any,
+    ) -> Record:
+        """The record with which an honest coordinator would open a round of these members now, without updates."""
+        seats = sorted(
+            (Seat(self.identities[number].peer_id, 1, (number % 4,)) for number in members),
+            key=lambda seat: seat.peer_id,
+        )
+        first, now = self.identities[0].peer_id, time.time()
+        speeds = [0.0] * len(seats)
+        findings = untrained_findings(head.record)
+        record = next_record(head, (), findings, seats, speeds, layout, None, first, now)
+        return dataclasses.replace(record, deadline_at=now + deadline_in_seconds, **changes)
+
     def signed(
         self, record: Record, signers: Sequence[int], term: int = 0, uncertified: bool = False
     ) -> CertifiedRecord:
@@ -132,9 +157,11 @@ class RunNodes:
 
 
 @contextlib.asynccontextmanager
-async def run_nodes(folder: Path, manifest: Manifest, organizer: Identity, count: int) -> AsyncIterator[RunNodes]:
+async def run_nodes(
+    folder: Path, manifest: Manifest, organizer: Identity, count: int, timing: Mapping[str, float] | None = None
+) -> AsyncIterator[RunNodes]:
     """So many nodes that serve."""
-    run = RunNodes(folder, manifest, organizer)
+    run = RunNodes(folder, manifest, organizer, timing)
     try:
         for number in range(count):
             await run.start(run.make(number))
