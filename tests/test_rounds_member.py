@@ -57,11 +57,14 @@ def test_an_honest_proposal_is_signed_by_all(swarm: Swarm) -> None:
 
 @pytest.mark.parametrize("place", range(1, 5))
 def test_the_candidates_may_begin_with_any_of_them(swarm: Swarm, place: int) -> None:
-    """Who coordinates next is the coordinator's to judge."""
+    """Who coordinates next is the coordinator's to judge; where it is a peer, the bootstrap node is not there."""
     record = proposal(swarm)
-    first = record.candidates[place]
-    handed_over = (first, *(peer for peer in record.candidates if peer != first))
+    bootstrap, *peers = record.candidates
+    first = peers[place - 1]
+    handed_over = (first, *(peer for peer in peers if peer != first), bootstrap)
     assert objection(swarm, replaced(record, candidates=handed_over)) is None
+    bootstrap_next = (first, *(peer for peer in record.candidates if peer != first))
+    assert objection(swarm, replaced(record, candidates=bootstrap_next)) is not None
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def _roles(case: _Case) -> str | None:
     if record.candidates != candidates_after(
         case.previous, record.round, record.roster, next(iter(record.candidates), None)
     ):
-        return "the candidates are not one of them, then the bootstrap nodes, then the roster in rendezvous order"
+        return "the candidates are not in the order that the first of them leads to"
     return None
 
 
