@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, CHECKS, RUN_ID, Member, Swarm, invented
 
 from spes_peer.identity import Identity, PeerId
@@ -108,22 +110,42 @@ def vote_for(record_hash: bytes, signed_term: int) -> Vote:
 
 
 @pytest.mark.parametrize(
-    ("votes", "bound"),
+    ("num_voters", "votes", "bound"),
     [
-        ([], b""),
-        ([(b"", 0), (b"", 0)], b""),
-        ([(b"", 0), (ONE, 0)], ONE),
-        ([(ONE, 0), (ONE, 0), (TWO, 3)], TWO),  # the newest term, however few
-        ([(ONE, 2), (TWO, 2), (TWO, 2), (THREE, 1)], TWO),  # two of one term come from one that deceives
-        ([(TWO, 2), (ONE, 2), (THREE, 1)], ONE),
-        ([(b"", 7), (ONE, 2)], ONE),  # a term without a record says nothing
+        (4, [], b""),
+        (4, [(b"", 0), (b"", 0), (b"", 0)], b""),
+        (4, [(b"", 0), (ONE, 0), (ONE, 0)], ONE),
+        (4, [(b"", 0), (b"", 0), (ONE, 0)], b""),  # two of four at most have signed it
+        (5, [(b"", 0), (b"", 0), (ONE, 0)], ONE),  # three of five may have
+        (5, [(b"", 0), (b"", 0), (b"", 0), (ONE, 0)], b""),
+        (5, [(ONE, 0), (ONE, 0), (TWO, 3)], TWO),  # the newest term, however few
+        (5, [(ONE, 0), (ONE, 0), (TWO, 3), (b"", 0), (b"", 0)], b""),  # nobody else can have signed either
+        (5, [(ONE, 2), (TWO, 2), (TWO, 2)], TWO),  # two of one term come from one that deceives
+        (5, [(TWO, 2), (ONE, 2), (THREE, 1)], ONE),
+        (5, [(b"", 7), (b"", 0), (ONE, 2)], ONE),  # a term without a record says nothing
     ],
 )
-def test_votes_bind_to_the_record_that_was_signed_in_the_newest_term(
-    votes: list[tuple[bytes, int]], bound: bytes
+def test_votes_bind_to_what_was_signed_in_the_newest_term_and_may_have_been_certified(
+    num_voters: int, votes: list[tuple[bytes, int]], bound: bytes
 ) -> None:
-    assert bound_hash(vote_for(*one) for one in votes) == bound
-    assert bound_hash(vote_for(*one) for one in reversed(votes)) == bound
+    assert bound_hash([vote_for(*one) for one in votes], num_voters) == bound
+    assert bound_hash([vote_for(*one) for one in reversed(votes)], num_voters) == bound
+
+
+@given(st.data())
+def test_votes_always_bind_to_a_record_that_was_certified(data: st.DataObject) -> None:
+    """Whoever votes, and whatever was signed in earlier terms: in later ones only that record was proposed."""
+    num_voters, certified_term = data.draw(st.integers(1, 7)), data.draw(st.integers(0, 3))
+    signers = data.draw(st.sets(st.integers(0, num_voters - 1), min_size=num_voters // 2 + 1))
+    voters = data.draw(st.sets(st.integers(0, num_voters - 1), min_size=num_voters // 2 + 1))
+    votes = []
+    for voter in voters:
+        earlier = data.draw(
+            st.sampled_from([(b"", 0), *[(bytes([term]) * 32, term) for term in range(certified_term)]])
+        )
+        later = (b"\xff" * 32, data.draw(st.integers(certified_term, certified_term + 2)))
+        votes.append(vote_for(*(later if voter in signers or data.draw(st.booleans()) else earlier)))
+    assert bound_hash(votes, num_voters) == b"\xff" * 32
 
 
 def signed_votes(swarm: Swarm, count: int, **changes: Any) -> list[Signed]:
@@ -179,7 +201,8 @@ def test_votes_for_another_round_or_term_or_behind_another_record_are_refused(
 
 
 def test_votes_that_name_a_record_allow_no_other(swarm: Swarm) -> None:
-    votes = [*signed_votes(swarm, 3), swarm[3].signer.sign(Vote(1, swarm.head.hash, 1, TWO, 0))]
+    naming = Vote(1, swarm.head.hash, 1, TWO, 0)
+    votes = [*signed_votes(swarm, 1), *(swarm[number].signer.sign(naming) for number in (1, 2))]
     assert fault_in_votes(1, ONE, votes, swarm.head) == "its votes name another record that has been signed before"
     assert fault_in_votes(1, TWO, votes, swarm.head) is None
 
@@ -534,6 +557,11 @@ def stalled_at(heir: Heir) -> float:
     return heir.swarm.head.record.deadline_at + heir.swarm.layout.manifest.timing.stall_timeout_seconds
 
 
+def patience_seconds(heir: Heir) -> float:
+    """What a record waits for before it goes on uncertified."""
+    return heir.swarm.layout.manifest.timing.coordinator_timeout_seconds
+
+
 def test_a_minority_waits_until_the_stall_timeout_and_says_for_whom_and_until_when(heir: Heir) -> None:
     here = minority(heir)
     heir.pass_time(stalled_at(heir) - heir.now - 1, here)
@@ -551,8 +579,8 @@ def test_a_minority_goes_on_uncertified_once_the_run_has_stalled(heir: Heir) -> 
     heir.contribute(here)  # the rest of the reduce
     proposal = heir.proposals()[0]
     assert (proposal.term, proposal.votes) == (1, ())
-    assert heir.certified == []
     sign(heir, here, proposal, uncertified=True)
+    heir.pass_time(patience_seconds(heir), here)
     (made,) = heir.certified
     checked = check_record(made, heir.swarm.head, CHECKS)
     assert not checked.is_certified
@@ -568,23 +596,38 @@ def test_signatures_that_just_go_on_never_certify_however_many(heir: Heir) -> No
     proposal = heir.proposals()[0]
     for member in heir.others[1:]:  # they come back and go on with it too
         heir.take(coordinator.on_connected(heir.state, member.peer_id, heir.now))
-    sign(heir, heir.others, proposal, uncertified=True)
-    assert heir.certified == []
-    sign(heir, [heir.me], proposal, uncertified=True)
+    sign(heir, heir.all(), proposal, uncertified=True)
+    heir.pass_time(patience_seconds(heir), heir.all())
     (made,) = heir.certified
     assert len(made.signatures) == 4
     assert not check_record(made, heir.swarm.head, CHECKS).is_certified
 
 
-def test_who_attends_and_has_not_signed_is_given_time_before_a_record_goes_on_uncertified(heir: Heir) -> None:
+def test_whoever_looks_for_a_coordinator_is_given_time_to_come_before_a_record_goes_on_uncertified(heir: Heir) -> None:
     here = minority(heir)
     heir.pass_time(stalled_at(heir) - heir.now + 1, here)
     heir.contribute(here)
     sign(heir, [heir.me], heir.proposals()[0], uncertified=True)
-    heir.pass_time(heir.swarm.layout.manifest.timing.round_grace_seconds - 2, here)
+    heir.pass_time(patience_seconds(heir) - 2, here)
     assert heir.certified == []
     heir.pass_time(4, here)
     assert check_record(heir.certified[0], heir.swarm.head, CHECKS).signers == {heir.peer_id}
+
+
+def test_who_comes_in_time_can_vote_so_that_the_record_is_certified_after_all(heir: Heir) -> None:
+    here = minority(heir)
+    heir.pass_time(stalled_at(heir) - heir.now + 1, here)
+    heir.contribute(here)
+    sign(heir, here, heir.proposals()[0], uncertified=True)
+    heir.hear(heir.others[1], Appeal(1, 1))
+    voters = [*here, heir.others[1]]
+    for member in voters:
+        heir.hear(member, Vote(1, heir.swarm.head.hash, 1, b"", 0))
+    assert heir.certified == []
+    assert len(heir.proposals()[-1].votes) == 3
+    sign(heir, voters, heir.proposals()[-1])
+    assert check_record(heir.certified[0], heir.swarm.head, CHECKS).is_certified
+    assert heir.certified[0].record == heir.proposals()[0].record
 
 
 def test_when_the_others_come_back_before_the_stall_timeout_is_over_the_record_is_certified(heir: Heir) -> None:
