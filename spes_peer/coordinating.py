@@ -23,6 +23,7 @@ from spes_peer.rounds.coordinator import (
     on_head,
     on_heard,
     on_message,
+    on_resigned,
     on_time,
     start,
     waiting,
@@ -91,6 +92,10 @@ class Coordinating:
     def hears(self, term: int | None) -> None:
         """As a member this node hears another coordinate in this term, or nobody."""
         self._state = on_heard(self._state, term)
+
+    def hears_resignation(self, peer: PeerId) -> None:
+        """As a member this node hears that the coordinator leaves the run."""
+        self._state = on_resigned(self._state, peer)
 
     async def run(self) -> None:
         """Let time pass and tell members every heartbeat what the round waits for; ends by cancellation."""

@@ -414,6 +414,15 @@ def test_members_that_are_not_there_yet_are_waited_for_as_long_as_it_takes_to_se
     assert coordinator.waiting(heir.state, heir.now).waiting_for != (heir.others[2].peer_id,)
 
 
+def test_a_coordinator_that_has_resigned_is_not_waited_for(heir: Heir) -> None:
+    for member in heir.others:
+        heir.take(coordinator.on_gone(heir.state, member.peer_id, heir.now))
+    heir.state = coordinator.on_resigned(heir.state, heir.others[2].peer_id)
+    heir.elect()
+    heir.contribute([heir.me, *heir.others[:2]])
+    assert len(heir.proposals()) > 0
+
+
 def test_a_record_that_was_signed_before_is_proposed_again_and_no_other(swarm: Swarm) -> None:
     record = made_before(swarm)
     heir = Heir(swarm)

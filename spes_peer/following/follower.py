@@ -182,6 +182,7 @@ class Follower:
         elif beat.round < head.round or owner_of(head.record, beat.term) != sender:
             pass
         elif beat.phase == "resigned":
+            self.coordinating.hears_resignation(sender)
             self._follow_term(self.allegiance.next_term(now))
         elif beat.phase != "electing":
             self.allegiance = self.allegiance.heard(head.round, beat.term, now)

@@ -51,8 +51,9 @@ class Crowd:
         return replace(self, links={**self.links, peer: Link(incarnation, now)})
 
     def expecting(self, record: Record, heard_at: float) -> "Crowd":
-        """With those of the roster that have not come yet, as if they had last been heard of at `heard_at`."""
-        expected = {entry.peer_id: Link(entry.incarnation, heard_at) for entry in record.roster}
+        """With those of the roster that have not come yet and may, as if they had last been heard of at `heard_at`."""
+        coming = (entry for entry in record.roster if entry.peer_id not in self.departed)
+        expected = {entry.peer_id: Link(entry.incarnation, heard_at) for entry in coming}
         return replace(self, links={**expected, **self.links})
 
     def without(self, gone: Collection[PeerId]) -> "Crowd":

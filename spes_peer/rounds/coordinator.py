@@ -79,6 +79,11 @@ def on_heard(state: Coordinator, term: int | None) -> Coordinator:
     return replace(state, heard_term=term)
 
 
+def on_resigned(state: Coordinator, peer: PeerId) -> Coordinator:
+    """As a member this node hears that who coordinated leaves the run: whoever is next need not wait for it."""
+    return replace(state, crowd=depart(state.crowd, peer).without({peer}))
+
+
 def on_time(state: Coordinator, now: float) -> Step:
     """Time has passed: the silent count as gone, deadlines end waits. Call it about every heartbeat."""
     silent = state.crowd.silent(now, state.rules.manifest.timing.coordinator_timeout_seconds)
