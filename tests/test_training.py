@@ -515,7 +515,9 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_by_name(tmp_path: Path) -> N
         with pytest.raises(BadConfiguration, match=f"another {name}"):
             load(path, run, peer)
     content = path.read_bytes()
-    for damaged in (content[:-1], content[:20], b"", b"{}" * 100):
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 0x10
+    for damaged in (content[:-1], content[:20], bytes(flipped), b"", b"{}" * 100):
         path.write_bytes(damaged)
         with pytest.raises(BadConfiguration, match=r"trainer\.safetensors is damaged"):
             load(path, "run", "peer")

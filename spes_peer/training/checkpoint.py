@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def save(path: Path, run_id: str, peer_id: str, checkpoint: Checkpoint) -> None:
         "round": checkpoint.round,
         "state_root": checkpoint.state_root,
         "generation": max(generations.values()) + 1,
+        "checksum": _checksum(checkpoint.tensors),
     }
     # The library writes to a path of its own, so this is `files.replacing` by hand; one process writes, so one name.
     temporary = path.with_name(f".{path.name}{UNFINISHED}")
@@ -103,7 +105,18 @@ def _read(file: Path) -> tuple[dict[str, Any], Checkpoint]:
     with safe_open(file, framework="pt") as content:
         about = _about(content)
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
+    if about.get("checksum", checksum := _checksum(tensors)) != checksum:  # there is none in what older programs wrote
+        raise ValueError("its checksum is wrong")
     return about, Checkpoint(int(about["round"]), str(about["state_root"]), tensors)
+
+
+def _checksum(tensors: dict[str, torch.Tensor]) -> int:
+    """Of all bytes; the format itself only sees that a file is too short. The fastest that there is: with every record
+    gigabytes go through it."""
+    checksum = 0
+    for _, values in sorted(tensors.items()):
+        checksum = zlib.crc32(values.cpu().flatten().view(torch.uint8).numpy().data, checksum)
+    return checksum
 
 
 def _about(content: Any) -> dict[str, Any]:
