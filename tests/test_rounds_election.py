@@ -579,6 +579,7 @@ def test_a_minority_waits_until_the_stall_timeout_and_says_for_whom_and_until_wh
     beat = coordinator.waiting(heir.state, heir.now)
     assert (beat.phase, beat.until_at) == ("electing", stalled_at(heir))
     assert set(beat.waiting_for) == {member.peer_id for member in heir.others[1:]}
+    assert beat.why.endswith("to elect another; without them it goes on uncertified")
 
 
 def test_a_minority_goes_on_uncertified_once_the_run_has_stalled(heir: Heir) -> None:

@@ -69,6 +69,8 @@ def _wait_electing(state: Coordinator) -> tuple[tuple[PeerId, ...], float, str]:
     asking = supporters(state)
     missing = tuple(entry.peer_id for entry in roster if entry.peer_id not in asking)
     why = f"{len(asking)} of {len(roster)} have lost the coordinator, it takes {needed} to elect another"
+    if not is_more_than_half(len(state.present), of=len(roster)):
+        why += "; without them it goes on uncertified"
     return missing, stall_ends_at(state), why
 
 
