@@ -14,7 +14,15 @@ from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import SpesError
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
-from spes_peer.rounds.messages import Contribution, Holding, ReduceOrder, ReduceTask, UpdateNotice, UpdateReport
+from spes_peer.rounds.messages import (
+    Contribution,
+    Holding,
+    ReduceInput,
+    ReduceOrder,
+    ReduceTask,
+    UpdateNotice,
+    UpdateReport,
+)
 from spes_peer.run.records import BlockId, RosterEntry, SealedRecord
 
 logger = logging.getLogger(__name__)
@@ -49,7 +57,8 @@ class RoundWork:
         self._trainer = trainer
         self._send = send
         self._spawn = spawn
-        self._tasks_started: set[BlockId] = set()
+        self._inputs: dict[BlockId, tuple[ReduceInput, ...]] = {}
+        """What it was asked last to average of each block."""
         self._notices_started: set[str] = set()
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
         self._unsaid_holdings: set[str] = set()
@@ -71,10 +80,9 @@ class RoundWork:
             await asyncio.gather(doing, over, return_exceptions=True)
 
     def said(self) -> Iterable[Any]:
-        """Everything that a coordinator must know of this member's round so far."""
+        """What a coordinator must know of this member's round so far; of what it has averaged the order asks anew."""
         if self.contribution is not None:
             yield self.contribution
-        yield from self.reports.values()
         if self.holdings:
             yield self._holding(self.holdings)
 
@@ -94,14 +102,24 @@ class RoundWork:
         if order.round != self.round:
             return
         for task in order.tasks:
-            is_mine = self._node.peer_id in task.reducers and task.block in self._node.layout.by_id
-            if is_mine and task.block not in self._tasks_started:
-                self._tasks_started.add(task.block)
-                self._spawn(self._reduce(task))
+            if self._node.peer_id in task.reducers and task.block in self._node.layout.by_id:
+                self._on_task(task)
+
+    def _on_task(self, task: ReduceTask) -> None:
+        if self._inputs.get(task.block) != task.inputs:
+            self._inputs[task.block] = task.inputs
+            self._spawn(self._reduce(task))
+        elif task.block in self.reports:  # who asks again has not heard it: another coordinator, by now
+            self._send(self.reports[task.block])
 
     def on_notice(self, notice: UpdateNotice) -> None:
         block = self._node.layout.by_id.get(notice.block)
-        if block is None or notice.round != self.round or notice.blob in self._notices_started:
+        if block is None or notice.round != self.round:
+            return
+        if notice.blob in self.holdings:  # as above
+            self._hold_now(notice.blob)
+            return
+        if notice.blob in self._notices_started:
             return
         if notice.size_bytes not in (self._node.layout.offer_bytes(block), self._node.layout.mean_bytes(block)):
             logger.warning("refused an update of a wrong size block=%s bytes=%d", notice.block, notice.size_bytes)
@@ -120,9 +138,9 @@ class RoundWork:
                 reduced = await self._trainer.get().reduce_block(task)
             except SpesError as error:
                 logger.warning("could not reduce block=%s reason=%s", task.block, error)
-                self._tasks_started.discard(task.block)
+                self._inputs.pop(task.block, None)
                 return
-        if self.closed.is_set():
+        if self.closed.is_set() or self._inputs.get(task.block) != task.inputs:
             return
         self.reports[task.block] = UpdateReport(
             self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected

@@ -92,8 +92,10 @@ class Attendance:
             while not attending.done() and self._target() == target:
                 self._retargeted.clear()
                 again = asyncio.create_task(self._retargeted.wait())
-                await asyncio.wait((attending, again), return_when=asyncio.FIRST_COMPLETED)
-                again.cancel()
+                try:
+                    await asyncio.wait((attending, again), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    again.cancel()
             if attending.done():
                 attending.result()
         finally:

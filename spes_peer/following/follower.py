@@ -7,13 +7,14 @@ where they stand; that heals a partition, and finds the coordinator that was ele
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from spes_peer.coordinating import Coordinating
-from spes_peer.errors import BlobMissing, PeerError
+from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
 from spes_peer.following.attendance import Attendance
 from spes_peer.following.records import fetch_from, fetch_records
 from spes_peer.following.voting import Voter
@@ -22,6 +23,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.election import Allegiance, owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, Referral, VoteRequest
+from spes_peer.run.certificates import stalled_at
 from spes_peer.run.chain import Switch
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, SealedRecord
@@ -104,7 +106,7 @@ class Follower:
     async def _fetching(self, peer: PeerId) -> None:
         try:
             await fetch_from(self.node, peer)
-        except BlobMissing as error:
+        except (BlobMissing, DiskTrouble) as error:
             logger.info("no records from a peer peer=%s reason=%s", peer[-8:], error)
         finally:
             self._is_fetching = False
@@ -134,9 +136,10 @@ class Follower:
         while True:
             await asyncio.sleep(self._timing.heartbeat_seconds / 2)
             is_unreachable = self.attendance.attended is None
-            if not self.head.record.is_final and time.time() >= self.allegiance.overdue_at(
-                is_unreachable, self._timing
-            ):
+            record = self.head.record
+            stalls_at = stalled_at(record, self._timing.stall_timeout_seconds) if record.roster else math.inf
+            overdue_at = self.allegiance.overdue_at(is_unreachable, self._timing, stalls_at)
+            if not record.is_final and time.time() >= overdue_at:
                 self._follow_term(self.allegiance.next_term(time.time()))
 
     def _follow_term(self, allegiance: Allegiance) -> None:
@@ -170,7 +173,7 @@ class Follower:
                 self._vote(sender, message)
             case Proposal():
                 self._sign(sender, message)
-            case Referral() if message.round == self.head.round:
+            case Referral() if message.round == self.head.round and message.term < self.allegiance.term:
                 self._follow_term(self.allegiance.referred(message.term, time.time()))
             case _:
                 self.on_message(sender, message)
@@ -205,8 +208,9 @@ class Follower:
             signature = self._voter.sign_again(proposal, sender, standing.sealed, self._last_certified)
         else:
             signature = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
-        if signature is not None:
-            self.send(signature)
+        answer = signature or self._voter.appeal(proposal, sender, self.head)
+        if answer is not None:
+            self.send(answer)
 
     @property
     def _last_certified(self) -> SealedRecord:
@@ -253,7 +257,7 @@ class Follower:
             elif self._is_ahead_in_term(standing):
                 logger.info("others follow a later coordinator term=%d", standing.term)
                 self._follow_term(Allegiance(self.head.round, standing.term, time.time()))
-        except (PeerError, BlobMissing) as error:
+        except (PeerError, BlobMissing, DiskTrouble) as error:
             logger.debug("a peer does not say where it stands peer=%s reason=%s", peer[-8:], error)
 
     def _is_worth_reading(self, standing: Standing) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from spes_peer.errors import BadMessage, BlobMissing, PeerError, Unreachable
+from spes_peer.exchange.limits import MAX_RECORDS_PER_CALL
 from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -57,12 +58,9 @@ async def fetch_from(node: Node, source: PeerId) -> None:
             node.take_branch(branch)
         return
     while more := await _some(node, link, node.chain.num_records):
-        before = node.chain.num_records
         for certified in more:
             if certified.sealed.round >= node.chain.num_records:  # the coordinator may have told it meanwhile
                 node.take_record(certified)
-        if node.chain.num_records == before:
-            raise BadMessage(f"{source} sends records that were not asked for")
 
 
 async def _some(node: Node, link: Link, first: int) -> list[CertifiedRecord]:
@@ -70,8 +68,9 @@ async def _some(node: Node, link: Link, first: int) -> list[CertifiedRecord]:
     request = RecordsRequest(from_round=first)
     stall_seconds = node.manifest.timing.fetch_stall_seconds
     async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
-        records = [convert.from_message(CertifiedRecord, message) async for message in messages]
-    for place, certified in enumerate(records):
-        if certified.sealed.round != first + place:
-            raise BadMessage(f"record {certified.sealed.round} where record {first + place} belongs")
+        records: list[CertifiedRecord] = []
+        async for message in messages:
+            records.append(convert.from_message(CertifiedRecord, message))
+            if records[-1].sealed.round != first + len(records) - 1 or len(records) > MAX_RECORDS_PER_CALL:
+                raise BadMessage(f"record {records[-1].sealed.round}, which was not asked for")
     return records

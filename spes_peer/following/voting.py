@@ -7,14 +7,16 @@ from spes_peer.errors import BadConfiguration, BadMessage, PeerError
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import Ballot
-from spes_peer.rounds.election import fault_in_owner, fault_in_votes
+from spes_peer.rounds.election import fault_in_owner, fault_in_votes, next_term_of
 from spes_peer.rounds.member import Own, objections
-from spes_peer.rounds.messages import Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
+from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.layout import Layout
 from spes_peer.run.records import SealedRecord
 
 logger = logging.getLogger(__name__)
+
+_SUFFIX = ".ballot"
 
 
 class Voter:
@@ -25,7 +27,7 @@ class Voter:
         self._folder = folder
         self._layout = layout
         folder.mkdir(exist_ok=True, mode=0o700)
-        for path in folder.iterdir():
+        for path in self._paths():
             self._read(path)
 
     def vote(self, request: VoteRequest, sender: PeerId, head: SealedRecord) -> tuple[Vote | SignedBefore, ...]:
@@ -65,6 +67,13 @@ class Voter:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)
 
+    def appeal(self, proposal: Proposal, sender: PeerId, head: SealedRecord) -> Appeal | None:
+        """What to tell who proposes in a term that is over for this node, which has voted in a later one: in which term
+        of its own it could have the signature. None if the term is not the reason that there is none."""
+        voted_term = self._ballot_behind(head).term
+        term = next_term_of(sender, head.record, voted_term) if proposal.term < voted_term else None
+        return None if term is None else Appeal(head.round, term)
+
     def sign_again(
         self, proposal: Proposal, sender: PeerId, ours: SealedRecord, base: SealedRecord
     ) -> RecordSignature | None:
@@ -77,7 +86,7 @@ class Voter:
 
     def forget_before(self, certified_round: int) -> None:
         """Remove ballots for what is certified long since: nobody asks for them."""
-        for path in list(self._folder.iterdir()):
+        for path in self._paths():
             if self._read(path).round < certified_round:
                 path.unlink(missing_ok=True)
 
@@ -95,8 +104,12 @@ class Voter:
         path = self._path(head.hash)
         return self._read(path) if path.exists() else Ballot.behind(head)
 
+    def _paths(self) -> list[Path]:
+        """Of all ballots; what a kill left half written beside them was never given."""
+        return list(self._folder.glob(f"*{_SUFFIX}"))
+
     def _path(self, previous_hash: bytes) -> Path:
-        return self._folder / f"{previous_hash.hex()}.ballot"
+        return self._folder / f"{previous_hash.hex()}{_SUFFIX}"
 
     def _keep(self, ballot: Ballot) -> None:
         write_whole(self._path(ballot.previous_hash), ballot.to_bytes())

@@ -15,7 +15,7 @@ from spes_peer.errors import PeerError
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Crowd, Link, admit, depart, fault_in_request
 from spes_peer.rounds.contributions import fault_in_contribution
-from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.election import Mandate, is_first_without_voters
 from spes_peer.rounds.mandates import has_votes, take_appeal, take_signed_before, take_vote
 from spes_peer.rounds.mandates import leads as leads
 from spes_peer.rounds.messages import (
@@ -63,7 +63,8 @@ def start(
     if sealed.record.previous_hash != head.hash:
         return state
     votes = {signed.peer_id: signed for signed in proposal.votes}
-    mandate = Mandate(proposal.term if votes else 0, asked_term=proposal.term, asked_at=now, votes=votes)
+    has_mandate = votes or is_first_without_voters(proposal.term, head.record)
+    mandate = Mandate(proposal.term if has_mandate else 0, asked_term=proposal.term, asked_at=now, votes=votes)
     return replace(state, mandate=mandate, phase=Closing(now, sealed, proposal.term, asked_at=now))
 
 

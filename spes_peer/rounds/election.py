@@ -6,6 +6,7 @@ have signed in the highest term, if any has: that may have been certified where 
 which a round is one instance and its roster the acceptors).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,13 @@ UNREACHABLE_PART = 1 / 3
 def owner_of(record: Record, term: int) -> PeerId | None:
     """Who may coordinate the round that `record` opened in this term; None without candidates."""
     return record.candidates[term % len(record.candidates)] if record.candidates else None
+
+
+def next_term_of(peer: PeerId, record: Record, first: int) -> int | None:
+    """The first term, from `first` on, of a candidate for the round that `record` opened; None if it is none."""
+    if peer not in record.candidates:
+        return None
+    return first + (record.candidates.index(peer) - first) % len(record.candidates)
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,13 @@ class Allegiance:
     def hears(self, now: float, timing: Timing) -> bool:
         return self.heard_at is not None and now - self.heard_at < timing.coordinator_timeout_seconds
 
-    def overdue_at(self, is_unreachable: bool, timing: Timing) -> float:
+    def overdue_at(self, is_unreachable: bool, timing: Timing, stalls_at: float = math.inf) -> float:
         """Unix seconds at which it gives up on this term: after the coordinator time-out, or a part of it if its owner
-        does not even answer."""
+        does not even answer. An owner that is heard and yet makes no record, while members are gone or because they
+        refuse what it proposes, is borne until the round stalls at `stalls_at`, and for twice that time-out."""
         patience_seconds = timing.coordinator_timeout_seconds * (UNREACHABLE_PART if is_unreachable else 1)
-        return max(self.since_at, self.heard_at or 0.0) + patience_seconds
+        lost_at = max(self.since_at, self.heard_at or 0.0) + patience_seconds
+        return min(lost_at, max(self.since_at, stalls_at) + 2 * timing.coordinator_timeout_seconds)
 
     def next_term(self, now: float) -> "Allegiance":
         return Allegiance(self.round, self.term + 1, now)
@@ -78,15 +88,20 @@ class Mandate:
     """Records that votes may name, by hash."""
 
 
-def bound_hash(votes: Iterable[Vote]) -> bytes:
-    """The hash of the record that these votes bind their coordinator to; empty if they leave it free.
+def bound_hash(votes: Iterable[Vote], num_voters: int) -> bytes:
+    """The hash of the record that these votes, of so many voters, bind their coordinator to; empty if they leave it
+    free.
 
-    Two records of one term come from a coordinator that deceives; then more votes decide, then the lower hash.
+    What too few have signed, even if all who did not vote had, has never been certified, and does not bind. Two records
+    of one term come from a coordinator that deceives; then more votes decide, then the lower hash.
     """
-    signed = [vote for vote in votes if vote.record_hash]
-    newest = max((vote.signed_term for vote in signed), default=0)
-    counts = Counter(vote.record_hash for vote in signed if vote.signed_term == newest)
-    return min(counts, key=lambda hash: (-counts[hash], hash), default=b"")
+    votes = tuple(votes)
+    counts = Counter(vote.record_hash for vote in votes if vote.record_hash)
+    num_silent = num_voters - len(votes)
+    open_ones = {hash for hash, count in counts.items() if is_more_than_half(count + num_silent, of=num_voters)}
+    newest = max((vote.signed_term for vote in votes if vote.record_hash in open_ones), default=0)
+    signed = Counter(vote.record_hash for vote in votes if vote.record_hash in open_ones and vote.signed_term == newest)
+    return min(signed, key=lambda hash: (-signed[hash], hash), default=b"")
 
 
 def fault_in_owner(sender: PeerId, term: int, record: Record) -> str | None:
@@ -98,9 +113,18 @@ def fault_in_owner(sender: PeerId, term: int, record: Record) -> str | None:
     return None
 
 
+def is_first_without_voters(term: int, record: Record) -> bool:
+    """Whether this term is the first candidate's behind an empty roster, where nobody could vote for another.
+
+    It may propose again in the next one of those. Without its signature nothing can be certified there, and it gives
+    that to itself: so what it has given up can never be.
+    """
+    return not record.roster and bool(record.candidates) and term % len(record.candidates) == 0
+
+
 def fault_in_votes(term: int, record_hash: bytes, votes: Iterable[Signed], head: SealedRecord) -> str | None:
     """Why the votes do not let the owner of this term propose the record behind `head`; None if they do."""
-    if term == 0:
+    if term == 0 or is_first_without_voters(term, head.record):
         return None
     opened: dict[PeerId, Vote] = {}
     for signed in votes:
@@ -113,7 +137,7 @@ def fault_in_votes(term: int, record_hash: bytes, votes: Iterable[Signed], head:
         opened[signed.peer_id] = vote
     if not is_more_than_half(len(opened), of=len(head.record.roster)):
         return f"it has {len(opened)} votes of {len(head.record.roster)} for term {term}"
-    bound = bound_hash(opened.values())
+    bound = bound_hash(opened.values(), len(head.record.roster))
     if bound and bound != record_hash:
         return "its votes name another record that has been signed before"
     return None

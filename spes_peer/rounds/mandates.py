@@ -32,7 +32,7 @@ def stall_ends_at(state: Coordinator) -> float:
 def has_votes(state: Coordinator) -> bool:
     """Whether what this node proposes can be certified."""
     mandate, record = state.mandate, state.head.record
-    if mandate.term == 0:
+    if mandate.term == 0 or not record.roster:
         return owner_of(record, 0) == state.me
     return is_more_than_half(len(mandate.votes), of=len(record.roster))
 
@@ -61,7 +61,7 @@ def take_appeal(state: Coordinator, signed: Signed, appeal: Appeal) -> Step | st
         return Step(state)
     appeals = {**state.mandate.appeals, sender: max(appeal.term, state.mandate.appeals.get(sender, 0))}
     state = replace(state, mandate=replace(state.mandate, appeals=appeals))
-    if state.mandate.asked_term >= appeal.term and not has_votes(state):
+    if state.mandate.asked_term >= appeal.term and state.mandate.asked_term > state.term:
         return Step(state, (Outgoing(sender, VoteRequest(head.round, state.mandate.asked_term)),))
     return Step(state)
 
@@ -74,11 +74,9 @@ def take_vote(state: Coordinator, signed: Signed, vote: Vote) -> Coordinator | s
         return f"vote: {fault}"
     if owner_of(state.head.record, vote.term) != state.me:
         return f"vote: term {vote.term} of round {state.head.round} is not ours"
-    if vote.term > mandate.asked_term:  # after a restart, from one that voted before it
-        mandate = replace(mandate, asked_term=vote.term, votes={})
-    if vote.term == mandate.asked_term:
-        mandate = replace(mandate, votes={**mandate.votes, signed.peer_id: signed})
-    return replace(state, mandate=mandate)
+    if vote.term != mandate.asked_term:
+        return state  # one that this node asked for before it started again is given again when it asks again
+    return replace(state, mandate=replace(mandate, votes={**mandate.votes, signed.peer_id: signed}))
 
 
 def take_signed_before(state: Coordinator, message: SignedBefore, sealed: SealedRecord) -> Coordinator | str:
@@ -100,20 +98,32 @@ def seek_mandate(state: Coordinator, now: float) -> Step:
     """Ask for votes when enough have appealed; take the term when enough have voted."""
     mandate, num_voters = state.mandate, len(state.head.record.roster)
     if mandate.asked_term > mandate.term and is_more_than_half(len(mandate.votes), of=num_voters):
-        return Step(_elected(state, now))
+        elected = _elected(state, now)
+        if elected.term > state.term:
+            return Step(elected)
     asking = sorted({term for term in mandate.appeals.values() if term > max(mandate.term, mandate.asked_term)})
     for term in reversed(asking):
         count = sum(peer in state.present for peer, one in mandate.appeals.items() if one >= term)
-        if is_more_than_half(count, of=num_voters):
+        if is_more_than_half(count, of=num_voters) or _is_overtaken(state):
             mandate = replace(mandate, asked_term=term, asked_at=now, votes={}, signed_before={})
             return Step(replace(state, mandate=mandate), (Outgoing(None, VoteRequest(state.head.round, term)),))
     return Step(state)
 
 
+def _is_overtaken(state: Coordinator) -> bool:
+    """Whether this node proposes, and too few are there who have not voted in a later term: those cannot sign, and they
+    appeal for a later term of the same coordinator."""
+    if not isinstance(state.phase, Closing) or state.phase.term != state.term:
+        return False
+    able = [peer for peer in state.present if state.mandate.appeals.get(peer, 0) <= state.term]
+    return not is_more_than_half(len(able), of=len(state.head.record.roster))
+
+
 def _elected(state: Coordinator, now: float) -> Coordinator:
     """With the term, and the proposal that it is bound to; the same as before while the bytes of that are missing."""
     mandate = state.mandate
-    bound = bound_hash(_opened(mandate.votes.values(), state.head.record.run_id))
+    votes = _opened(mandate.votes.values(), state.head.record.run_id)
+    bound = bound_hash(votes, len(state.head.record.roster))
     own = state.phase.proposal if isinstance(state.phase, Closing) else None
     proposal = own if own is not None and bound in (b"", own.hash) else mandate.signed_before.get(bound)
     if bound and proposal is None:

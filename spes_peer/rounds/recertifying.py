@@ -2,9 +2,11 @@
 
 It is the same instance of Paxos, run to its end later: the coordinator of today takes a later term of the round that
 the last certified record opened, asks that roster for votes, and proposes the record that stands. If the votes name
-another record, that one may have been certified elsewhere, and this one never will be.
+another record, that one may have been certified elsewhere: with every further vote it may turn out that it was not, and
+when more than half have signed it, the record that stands never will be.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +32,15 @@ class Recertifying:
 
     @property
     def has_votes(self) -> bool:
-        return is_more_than_half(len(self.votes), of=len(self.base.record.roster))
+        """Whether enough have voted, and leave it free to propose this record."""
+        num_voters = len(self.base.record.roster)
+        if not is_more_than_half(len(self.votes), of=num_voters):
+            return False
+        return bound_hash(self.opened_votes, num_voters) in (b"", self.record.hash)
+
+    @property
+    def opened_votes(self) -> list[Vote]:
+        return [signed.open(Vote, self.base.record.run_id) for signed in self.votes.values()]
 
 
 def begin(base: SealedRecord, standing: CertifiedRecord, me: PeerId, now: float) -> Recertifying | None:
@@ -63,13 +73,13 @@ def tried_again(state: Recertifying, now: float) -> Recertifying:
 
 
 def with_vote(state: Recertifying, signed: Signed, vote: Vote) -> Recertifying | str:
-    """Votes after the majority change nothing. A refusal says why the record cannot be certified any more."""
+    """Votes that come when it has enough change nothing. A refusal says why the record cannot be certified any more."""
     if state.has_votes or fault_in_vote(vote, signed.peer_id, state.term, state.base):
         return state
     state = replace(state, votes={**state.votes, signed.peer_id: signed})
-    opened = [one.open(Vote, state.base.record.run_id) for one in state.votes.values()]
-    if state.has_votes and (bound := bound_hash(opened)) and bound != state.record.hash:
-        return f"another record {state.record.round} was signed behind record {state.base.round}"
+    counts = Counter(one.record_hash for one in state.opened_votes if one.record_hash not in (b"", state.record.hash))
+    if any(is_more_than_half(count, of=len(state.base.record.roster)) for count in counts.values()):
+        return f"more than half have signed another record {state.record.round} behind record {state.base.round}"
     return state
 
 

@@ -274,6 +274,9 @@ def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
     if not is_certified_by(voted, record, previous) and not _goes_on_uncertified(state, phase, now):
         if now < phase.asked_at + grace_seconds:
             return Step(state)
+        if not previous.roster and has_votes(state):  # who was to be the first may be gone, and others may have come
+            mandate = replace(state.mandate, term=state.term + len(previous.candidates))
+            return Step(replace(state, mandate=mandate, phase=Admitting(now)))
         return Step(replace(state, phase=replace(phase, asked_at=now)), ask_to_sign(state))
     signatures = tuple(phase.signatures[peer] for peer in sorted(phase.signatures))
     certified = CertifiedRecord(phase.proposal.content, phase.term, signatures)
@@ -282,12 +285,17 @@ def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
 
 
 def _goes_on_uncertified(state: Coordinator, phase: Closing, now: float) -> bool:
-    """Whether the round has waited for long enough and all who are there agree, or have had time to."""
+    """Whether the round has waited for long enough and all who are there agree, or have had time to.
+
+    Without votes it always waits for those who still look for a coordinator: were they more than half of the roster,
+    they would vote, and the record be certified.
+    """
     if not is_stalled(state, now) or not is_carried_by(phase.signatures, phase.proposal.record, state.head.record):
         return False
     asked = may_sign(phase.proposal.record, state.head.record) & state.crowd.links.keys()
-    patience_seconds = state.rules.manifest.timing.round_grace_seconds
-    return asked <= phase.signatures.keys() or now >= phase.since_at + patience_seconds
+    if has_votes(state) and asked <= phase.signatures.keys():
+        return True
+    return now >= phase.since_at + state.rules.manifest.timing.coordinator_timeout_seconds
 
 
 def follow(state: Coordinator, head: SealedRecord, now: float) -> Coordinator:
