@@ -567,6 +567,29 @@ async def test_a_full_disk_ends_neither_a_look_at_others_nor_the_follower(
         await soon(lambda: member.round == 2)
 
 
+async def test_a_record_that_cannot_be_kept_when_it_is_told_is_fetched_later(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(4) as run:
+        for one in run.members:
+            one.contributes = False
+        run.start()
+        member = run.members[0]
+        await soon(lambda: member.coordinator is not None)
+        tries: list[CertifiedRecord] = []
+
+        def full(certified: CertifiedRecord) -> None:
+            tries.append(certified)
+            raise DiskTrouble(28, "disk full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(member.node.chain, "_write", full)
+            run.bootstrap.node.take_record(record_behind(run.nodes, member.head, (1, 2, 3)))
+            await soon(lambda: len(tries) > 1)
+            assert member.round == 1
+        await soon(lambda: member.round == 2)
+
+
 async def test_it_is_asked_where_a_node_stands(opened: Open) -> None:
     async with opened(4) as run:
         for one in run.members:

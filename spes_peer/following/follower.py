@@ -128,6 +128,8 @@ class Follower:
                 self.node.improve_record(certified)
         except PeerError as error:
             logger.warning("refused a record reason=%s", error)
+        except DiskTrouble as error:  # it is fetched once there is room
+            logger.warning("cannot keep a record round=%d reason=%s", round, error)
 
     # ---- whom to follow ----
 
