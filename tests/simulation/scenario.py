@@ -1,0 +1,282 @@
+"""Random runs: some forty minutes in which everything goes wrong, then peace, and what must come of it.
+
+The seed decides all: how many nodes, how fast, how far their clocks are off, what happens to whom and when.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spes_peer.run.certificates import is_more_than_half
+
+from .invariants import Violation
+from .machine import Machine
+from .node import Volunteer
+from .stage import Stage, on_stage
+from .world import World
+
+FAULTS_SECONDS = 2400.0
+_POINTS = ("kept a proposal", "kept a ballot", "kept a record")
+_MOST_PEERS = 12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a run in which nothing was violated."""
+
+    seed: int
+    num_nodes: int
+    rounds_certified: int
+    rounds_lost: int
+    """Uncertified records that were given up, over all nodes."""
+    recovery_seconds: float
+    """From the end of the faults to a new record everywhere."""
+    bound_seconds: float
+    num_faults: int
+    num_events: int
+
+
+def random_run(seed: int, write: Callable[[str], None] | None = None) -> Outcome:
+    """One run; raises `Violation`, which names the seed."""
+    with on_stage() as stage:
+        run = _Run(stage, seed, write)
+        try:
+            return run.play()
+        except Violation as violation:
+            raise Violation(f"seed {seed}: {violation} (replay: python -m tests.simulation {seed})") from violation
+        finally:
+            run.world.close()
+
+
+class _Run:
+    def __init__(self, stage: Stage, seed: int, write: Callable[[str], None] | None) -> None:
+        self.seed = seed
+        self.dice = dice = random.Random(f"faults {seed}")
+        num_peers = dice.choice((1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9))
+        num_bootstraps = dice.choice((1, 1, 2))
+        self.world = World(
+            stage,
+            seed,
+            num_bootstraps=num_bootstraps,
+            min_peers=dice.randint(1, num_peers),
+            num_subsets=dice.choice((2, 4, 4, 8)),
+            write=write,
+        )
+        self.world.train_seconds = dice.uniform(60.0, 160.0)
+        self.world.reconsiders = dice.random() < 0.7
+        spread_seconds = dice.choice((0.5, 0.5, 20.0, 180.0))
+        for node in self.world.machines.values():
+            node.clock_offset_seconds = dice.uniform(-spread_seconds, spread_seconds)
+        for _ in range(num_peers):
+            self._add(spread_seconds)
+        self._spread_seconds = spread_seconds
+        self.mean_seconds = dice.choice((30.0, 60.0, 120.0, 240.0))
+        """Between two faults."""
+        self.is_peace = False
+        self.num_faults = 0
+
+    def _add(self, spread_seconds: float) -> None:
+        machine = self.world.join(self.dice.uniform(-spread_seconds, spread_seconds))
+        machine.capacity = self.dice.choice((1, 1, 2))
+        if self.dice.random() < 0.2:
+            machine.train_seconds = self.dice.uniform(150.0, 400.0)
+
+    def play(self) -> Outcome:
+        world = self.world
+        self._soon(self._misfortune, 60.0 + self.dice.expovariate(1 / self.mean_seconds))
+        world.run(60.0 + FAULTS_SECONDS)
+        self._make_peace()
+        started_at, bound_seconds = world.events.now, world.recovery_seconds()
+        world.until_chains(lambda: self._common_round(started_at) >= 0, bound_seconds)
+        recovery_seconds = world.events.now - started_at
+        reached = self._common_round(started_at)
+        world.until_chains(lambda: self._common_round(started_at) >= reached + 2, bound_seconds)
+        world.watch.check_end([one.node for one in world.living])
+        return Outcome(
+            seed=self.seed,
+            num_nodes=len(world.machines),
+            rounds_certified=world.watch.newest,
+            rounds_lost=world.watch.num_lost,
+            recovery_seconds=recovery_seconds,
+            bound_seconds=bound_seconds,
+            num_faults=self.num_faults,
+            num_events=world.events.num_done,
+        )
+
+    def _common_round(self, since_at: float) -> int:
+        return self.world.watch.common_round([machine.node for machine in self.world.living], since_at)
+
+    @staticmethod
+    def _resume(machine: Machine) -> None:
+        assert isinstance(machine.node, Volunteer)
+        machine.node.resume()
+
+    def _make_peace(self) -> None:
+        """No more faults: one network, nobody frozen, and all are up, or enough of them."""
+        world, self.is_peace = self.world, True
+        world.note("peace")
+        world.heal()
+        dead_for_good = self._some_to_spare() if self.dice.random() < 0.4 else []
+        for node in world.machines.values():
+            node.dies_at = lambda _point: False
+            node.slowness = 1.0
+            world.thaw(node)
+            if node in dead_for_good:
+                world.kill(node, is_noticed=self.dice.random() < 0.5)
+                continue
+            world.restart(node)
+            if node.is_paused:
+                world.events.after(0.01, node, self._resume, node)
+        world.run(1.0)
+
+    def _some_to_spare(self) -> list[Machine]:
+        """Nodes without which more than half of every last roster are still there."""
+        world = self.world
+        heads = [node.node.head.record for node in world.living] + [world.watch.certified[world.watch.newest].record]
+        candidates, spared = list(world.machines.values()), []
+        self.dice.shuffle(candidates)
+        for node in candidates:
+            gone = {one.peer_id for one in (*spared, node)}
+            rosters = [{entry.peer_id for entry in record.roster} for record in heads]
+            if all(is_more_than_half(len(roster - gone), of=len(roster)) for roster in rosters if roster) and (
+                node.trains or world.watch.newest > 0
+            ):
+                spared.append(node)
+        is_needed = not any(one.trains for one in candidates if one not in spared)
+        return [] if is_needed else spared[: self.dice.randint(0, len(spared))]
+
+    # ---- faults ----
+
+    def _soon(self, action: Callable[[], None], seconds: float) -> None:
+        self.world.events.after(seconds, None, lambda: None if self.is_peace else action())
+
+    def _for(self, low: float, high: float, end: Callable[[], None]) -> None:
+        """What was done is undone after a while."""
+        self._soon(end, low * (high / low) ** self.dice.random())
+
+    def _misfortune(self) -> None:
+        self.num_faults += 1
+        self.dice.choice(_FAULTS)(self)
+        self._soon(self._misfortune, self.dice.expovariate(1 / self.mean_seconds))
+
+    def _one(self) -> Machine:
+        return self.dice.choice(list(self.world.machines.values()))
+
+    def _kill(self, node: Machine) -> None:
+        self.world.kill(node, is_noticed=self.dice.random() < 0.6)
+        self._come_back(node)
+
+    def _come_back(self, node: Machine) -> None:
+        if self.dice.random() < 0.9:
+            self._for(1.0, 400.0, lambda: self.world.restart(node))
+
+    def _kill_one(self) -> None:
+        self._kill(self._one())
+
+    def _kill_who_coordinates(self) -> None:
+        if leaders := self.world.leaders:
+            self._kill(self.dice.choice(leaders))
+
+    def _kill_at_an_instant(self) -> None:
+        """When the next thing is half done."""
+        node, points = self._one(), self.dice.sample(_POINTS, self.dice.randint(1, 3))
+
+        def dies_at(point: str) -> bool:
+            if point in points:
+                self._come_back(node)
+            return point in points
+
+        node.dies_at = dies_at
+
+    def _restart_all(self) -> None:
+        for node in self.world.living:
+            self.world.kill(node, is_noticed=self.dice.random() < 0.5)
+            self._soon(lambda node=node: self.world.restart(node), self.dice.uniform(1.0, 60.0))
+
+    def _freeze(self) -> None:
+        node = self._one()
+        self.world.freeze(node)
+        self._for(5.0, 900.0, lambda: self.world.thaw(node))
+
+    def _freeze_who_coordinates(self) -> None:
+        for node in self.world.leaders:
+            self.world.freeze(node)
+            self._for(5.0, 300.0, lambda node=node: self.world.thaw(node))
+
+    def _part(self) -> None:
+        if not self.world.network.parts:
+            num_parts = self.dice.choice((2, 2, 2, 3))
+            groups: list[list[Machine]] = [[] for _ in range(num_parts)]
+            for node in self.world.machines.values():
+                self.dice.choice(groups).append(node)
+            self.world.part(*groups)
+            self._for(20.0, 1200.0, self.world.heal)
+
+    def _cut(self) -> None:
+        """Lines between pairs: A reaches B, B reaches C, and A does not reach C."""
+        names = [node.name for node in self.world.machines.values()]
+        for _ in range(self.dice.randint(1, 4)):
+            if len(names) > 1:
+                pair = frozenset(self.dice.sample(names, 2))
+                self.world.note(f"cuts the line between {' and '.join(sorted(pair))}")
+                self.world.network.cuts.add(pair)
+        self._for(20.0, 600.0, self.world.heal)
+
+    def _lose(self) -> None:
+        self.world.note("loses messages")
+        self.world.network.loss = 0.02
+        self._for(20.0, 300.0, self.world.heal)
+
+    def _break(self) -> None:
+        node = self._one()
+        self.world.note(f"breaks lines of {node.name}")
+        for stream in list(node.streams):
+            stream.break_off(is_noticed=self.dice.random() < 0.5)
+
+    def _slow(self) -> None:
+        node = self._one()
+        node.slowness = self.dice.choice((10.0, 50.0))
+        self.world.note(f"slows {node.name}")
+        self._for(30.0, 300.0, lambda: setattr(node, "slowness", 1.0))
+
+    def _join(self) -> None:
+        if len(self.world.volunteers) < _MOST_PEERS:
+            self._add(self._spread_seconds)
+
+    def _leave(self) -> None:
+        node = self._one()
+        if node.has_started and isinstance(node.node, Volunteer):
+            self.world.note(f"{node.name} is told to leave")
+            self.world.events.after(0.0, node, node.node.leave)
+            self._for(100.0, 1000.0, lambda: self.world.restart(node))
+
+    def _pause(self) -> None:
+        node = self._one()
+        if node.has_started and isinstance(node.node, Volunteer) and not node.is_paused:
+            self.world.note(f"{node.name} is told to pause")
+            self.world.events.after(0.0, node, node.node.pause)
+            self._for(30.0, 600.0, lambda: self.world.events.after(0.0, node, self._resume, node))
+
+
+_FAULTS: tuple[Callable[[_Run], None], ...] = (
+    _Run._kill_one,
+    _Run._kill_one,
+    _Run._kill_who_coordinates,
+    _Run._kill_who_coordinates,
+    _Run._kill_at_an_instant,
+    _Run._kill_at_an_instant,
+    _Run._restart_all,
+    _Run._freeze,
+    _Run._freeze_who_coordinates,
+    _Run._part,
+    _Run._part,
+    _Run._cut,
+    _Run._lose,
+    _Run._break,
+    _Run._slow,
+    _Run._join,
+    _Run._leave,
+    _Run._pause,
+)

@@ -1,0 +1,300 @@
+"""A run with all its nodes, and what can be done to it."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterable
+
+from spes_peer.identity import PeerId
+from spes_peer.run.certificates import Checks, sign_genesis
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest, parse_run_file
+from spes_peer.run.peers import Claim
+from spes_peer.run.presets import PRESETS
+from spes_peer.run.records import BlockName, Record, SealedRecord, first_record
+
+from .invariants import Violation, Watch, recovery_seconds
+from .machine import Machine
+from .network import Events, Network, Process
+from .node import invented
+from .stage import MadeUpIdentity, QuickSigner, Stage
+from .trace import Trace
+
+START_AT = 1_700_000_000.0
+_ORGANIZER = MadeUpIdentity(PeerId("organizer"))
+_RUN_ID = bytes(32)
+
+TIMING = {
+    "heartbeat_seconds": 18.0,
+    "round_seconds": 180.0,
+    "fetch_stall_seconds": 10.0,
+    "round_grace_seconds": 30.0,
+    "coordinator_timeout_seconds": 60.0,
+    "stall_timeout_seconds": 240.0,
+    "dht_beat_seconds": 12.0,
+    "dht_ttl_seconds": 50.0,
+    "lease_seconds": 600.0,
+}
+"""Like the defaults, but of shorter rounds."""
+
+
+@functools.cache
+def small_manifest(num_subsets: int = 4, min_peers: int = 1) -> Manifest:
+    """The demo's run with few blocks: one for each expert, one for all that is shared."""
+    raw = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
+    raw["run"]["min_peers"] = min_peers
+    raw["model"] |= {"num_experts": num_subsets, "top_k": min(2, num_subsets), "num_layers": 1}
+    raw["training"] |= {
+        "num_subsets": num_subsets,
+        "steps_per_round": 8,
+        "total_steps": 1_000_000,
+        "batch_sequences": 16,
+        "rotation_rounds": 5,
+        "final_phase_fraction": 0.0,
+    }
+    raw["sync"] |= {"block_elements": 1 << 20, "merge_alpha": 0.0, "overlap_steps": 0, "reducers_per_block": 2}
+    raw["timing"] = dict(TIMING)
+    shard = {"blob": "ab" * 32, "num_tokens": 100_000}
+    data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
+    return Manifest.model_validate({**raw, "data": data, "organizers": [_ORGANIZER.peer_id]})
+
+
+@functools.cache
+def layout_of(manifest_arguments: tuple[int, int]) -> Layout:
+    return Layout(small_manifest(*manifest_arguments))
+
+
+class World:
+    """Nodes are known by the names of their machines."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        seed: int,
+        num_peers: int = 0,
+        num_bootstraps: int = 1,
+        min_peers: int = 1,
+        num_subsets: int = 4,
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        stage.show(self)
+        self.dice = random.Random(seed)
+        self.layout = layout_of((num_subsets, min_peers))
+        self.num_subsets = num_subsets
+        self.run_id = _RUN_ID
+        self.checks = Checks.of(self.layout.manifest, _RUN_ID)
+        blocks = tuple(
+            BlockName(block.id, invented("genesis", block.id), self.layout.state_bytes(block))
+            for block in self.layout.state_blocks
+        )
+        bootstraps = tuple(PeerId(f"boot{number}") for number in range(num_bootstraps))
+        record = first_record(_RUN_ID, blocks, bootstraps, now=START_AT - 3600.0)
+        self.genesis = sign_genesis(record, _ORGANIZER, _RUN_ID)  # type: ignore[arg-type]
+        self.zero: SealedRecord = self.genesis.sealed
+        self.events = Events(START_AT)
+        self.events.on_killed = self._on_killed
+        self.network = Network(self.events, self.dice)
+        self.trace = Trace(START_AT, write)
+        self.watch = Watch(self)
+        self.machines: dict[PeerId, Machine] = {}
+        self.claims: dict[PeerId, tuple[Claim, float]] = {}
+        """What the DHT has, with when it was stored."""
+        self.train_seconds = 100.0
+        self.reconsiders = True
+        """Whether peers look for a better subset with every record."""
+        self.clock_spread_seconds = 0.0
+        """Between the earliest and the latest clock."""
+        self._holders: dict[str, dict[PeerId, None]] = {}
+        for name in bootstraps:
+            self.add(Machine(self, name, trains=False))
+        for _ in range(num_peers):
+            self.join()
+
+    def add(self, machine: Machine) -> Machine:
+        """Start one more."""
+        self.machines[machine.peer_id] = machine
+        for other in self.machines.values():
+            if other.has_started and other is not machine:
+                other.node.entries[machine.peer_id] = None  # type: ignore[assignment]
+        offsets = [one.clock_offset_seconds for one in self.machines.values()]
+        self.clock_spread_seconds = max(offsets) - min(offsets)
+        self.restart(machine)
+        return machine
+
+    def join(self, clock_offset_seconds: float = 0.0) -> Machine:
+        """One more volunteer."""
+        return self.add(Machine(self, f"peer{len(self.volunteers)}", True, clock_offset_seconds))
+
+    @property
+    def volunteers(self) -> list[Machine]:
+        return [machine for machine in self.machines.values() if machine.trains]
+
+    @property
+    def living(self) -> list[Machine]:
+        """Those on which a node runs, frozen or not."""
+        return [machine for machine in self.machines.values() if machine.has_started]
+
+    def __getitem__(self, name: str) -> Machine:
+        return self.machines[PeerId(name)]
+
+    @property
+    def leaders(self) -> list[Machine]:
+        """Those that coordinate, as they see it."""
+        return [machine for machine in self.living if machine.node.leads]
+
+    def identity_of(self, name: str) -> MadeUpIdentity:
+        return MadeUpIdentity(PeerId(name))
+
+    def signer_of(self, name: str, incarnation: int) -> QuickSigner:
+        return QuickSigner(self.identity_of(name), self.run_id, incarnation)
+
+    def num_steps(self, record: Record) -> int:
+        return self.layout.manifest.training.steps_per_round_at(record.step)
+
+    # ---- what happens to nodes ----
+
+    def note(self, what: str) -> None:
+        self.trace.note(self.events.now, "world", what)
+
+    def restart(self, machine: Machine) -> None:
+        """Start its node, or start it again."""
+        if not machine.is_alive:
+            self.events.after(0.0, machine, machine.start)
+            machine.is_alive = True
+
+    def kill(self, machine: Machine, is_noticed: bool = True) -> None:
+        """kill -9. The machine ends its streams if that `is_noticed`; else it has lost its power."""
+        if machine.is_alive:
+            self.note(f"kills {machine.name}, {'as all notice' if is_noticed else 'silently'}")
+            self._bury(machine, is_noticed)
+
+    def _bury(self, machine: Machine, is_noticed: bool) -> None:
+        machine.crash()
+        for stream in list(machine.streams):
+            for end in (0, 1):
+                if stream.ends[end] is machine:
+                    stream.close(as_server=end == 1, why=f"{machine.name} is dead", is_told=is_noticed)
+        machine.streams.clear()
+        self.watch.on_end(machine.name)
+        if machine.peer_id in self.claims:
+            self.claims[machine.peer_id] = (self.claims[machine.peer_id][0], self.events.now)
+
+    def _on_killed(self, process: Process) -> None:
+        self._bury(self[process.name], is_noticed=self.dice.random() < 0.7)
+
+    def close(self) -> None:
+        """It is over."""
+        for machine in self.machines.values():
+            machine.crash()
+
+    def stop(self, machine: Machine) -> None:
+        """It ends as its owner asked."""
+        machine.node.note("leaves the run")
+        machine.node.in_its_time(machine.node.follower.coordinating.resign)
+        self.kill(machine)
+        self.claims.pop(machine.peer_id, None)
+
+    def freeze(self, machine: Machine) -> None:
+        """SIGSTOP."""
+        if machine.is_alive:
+            self.note(f"freezes {machine.name}")
+            machine.is_frozen = True
+
+    def thaw(self, machine: Machine) -> None:
+        """SIGCONT: all that it missed happens now."""
+        if machine.is_alive and machine.is_frozen:
+            self.note(f"thaws {machine.name}")
+            machine.is_frozen = False
+            backlog, machine.backlog = machine.backlog, []
+            for epoch, action, args in backlog:
+                self.events.at(self.events.now, machine, epoch, action, *args)
+
+    def part(self, *groups: Iterable[Machine]) -> None:
+        lists = [list(group) for group in groups]
+        self.note("parts the network: " + " | ".join(" ".join(one.name for one in group) for group in lists))
+        self.network.part(*lists)
+
+    def heal(self) -> None:
+        self.note("heals the network")
+        self.network.heal(list(dict.fromkeys(stream for one in self.machines.values() for stream in one.streams)))
+
+    # ---- what nodes find ----
+
+    def claims_seen_by(self, machine: Machine) -> dict[PeerId, Claim]:
+        """Everybody else's claims, until their makers are dead for a ttl."""
+        now, ttl_seconds = self.events.now, self.layout.manifest.timing.dht_ttl_seconds
+        return {
+            peer: claim
+            for peer, (claim, stored_at) in self.claims.items()
+            if peer != machine.peer_id
+            and (self.machines[peer].is_alive or now - stored_at < ttl_seconds)
+            and self.network.is_joined(machine, self.machines[peer])
+        }
+
+    def hold(self, machine: Machine, blob: str) -> None:
+        """It has this on its disk from now on."""
+        self._holders.setdefault(blob, {})[machine.peer_id] = None
+
+    def can_fetch(self, machine: Machine, blob: str) -> bool:
+        holders = self._holders.get(blob, {})
+        if machine.peer_id in holders:
+            return True
+        candidates = (self.machines[peer] for peer in holders)
+        return any(one.is_alive and not one.is_frozen and self.network.is_joined(machine, one) for one in candidates)
+
+    # ---- time ----
+
+    def run(self, seconds: float) -> None:
+        end_at = self.events.now + seconds
+        while self.events.next_at() <= end_at:
+            self.events.step()
+        self.events.now = end_at
+
+    def until(self, condition: Callable[[], bool], within_seconds: float = 1800.0) -> None:
+        """Let events happen until this holds."""
+        end_at = self.events.now + within_seconds
+        while not condition():
+            self._step_before(end_at, within_seconds)
+
+    def until_chains(self, condition: Callable[[], bool], within_seconds: float) -> None:
+        """The same for what only new records can make true; it is asked less often."""
+        end_at = self.events.now + within_seconds
+        while not condition():
+            num_changes = self.watch.num_changes
+            while self.watch.num_changes == num_changes:
+                self._step_before(end_at, within_seconds)
+
+    def _step_before(self, end_at: float, within_seconds: float) -> None:
+        if self.events.next_at() > end_at:
+            raise Violation(f"not within {within_seconds:.0f} s: {self.where()}")
+        self.events.step()
+
+    def until_round(
+        self, round: int, machines: Iterable[Machine] | None = None, within_seconds: float = 1800.0
+    ) -> None:
+        """All that live, or these, have this record, and it counts as certified for them."""
+        chosen = list(machines) if machines is not None else None
+        self.until_chains(
+            lambda: all(one.node.chain.certified_round >= round for one in chosen or self.living), within_seconds
+        )
+
+    def recovery_seconds(self) -> float:
+        """See `invariants.recovery_seconds`; for the rounds that are open where somebody lives."""
+        num_candidates = max(len(machine.node.head.record.candidates) for machine in self.living)
+        return recovery_seconds(self.layout.manifest, num_candidates, self.clock_spread_seconds)
+
+    def where(self) -> str:
+        """Where everybody stands, for who has to find out why."""
+        return "; ".join(map(_where, self.machines.values()))
+
+
+def _where(machine: Machine) -> str:
+    if not machine.has_started:
+        return f"{machine.name} is dead"
+    node = machine.node
+    leads = f", coordinates in term {node.state.term}: {node.state.phase.name}" if node.leads else ""
+    return (
+        f"{machine.name}{' (frozen)' if machine.is_frozen else ''} round {node.head.round} certified "
+        f"{node.chain.certified_round} term {node.follower.allegiance.term} attends {node.attending.attended}{leads}"
+    )
