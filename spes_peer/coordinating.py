@@ -85,9 +85,10 @@ class Coordinating:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether more than half of the roster attend this node."""
+        """Whether more than half of the roster attend this node; who is only expected does not."""
         roster = self._state.head.record.roster
-        return not roster or is_more_than_half(len(self._state.present), of=len(roster))
+        attending = sum(entry.peer_id in self._members for entry in roster)
+        return not roster or is_more_than_half(attending, of=len(roster))
 
     def hears(self, term: int | None) -> None:
         """As a member this node hears another coordinate in this term, or nobody."""

@@ -111,6 +111,8 @@ def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> 
     if link is not None and signed.incarnation < link.incarnation:
         return _refuse(state, sender, f"{signed.kind}: it is of an earlier start of yours")
     state = replace(state, crowd=state.crowd.heard(sender, signed.incarnation, now))
+    if isinstance(message, Beat) and link is not None and link.incarnation == signed.incarnation:
+        return Step(state)  # nothing new: most messages are these
     taken = _take(state, signed, message)
     if isinstance(taken, str):
         taken = Step(state, (Outgoing(sender, Refusal(taken)),))
