@@ -146,13 +146,20 @@ def test_votes_that_name_this_very_record_are_fine(base: SealedRecord, standing:
     assert voted(begun(base, standing), *PEERS[:3], record_hash=standing.sealed.hash, signed_term=2).has_votes
 
 
-def test_when_the_votes_name_another_record_this_one_can_never_be_certified(
+def test_a_record_that_too_few_can_have_signed_does_not_hinder(base: SealedRecord, standing: CertifiedRecord) -> None:
+    state = voted(begun(base, standing), *PEERS[:1], record_hash=b"\1" * 32)
+    assert not voted(state, PEERS[1]).has_votes  # the two others may have
+    assert voted(state, *PEERS[1:3]).has_votes
+
+
+def test_when_more_than_half_have_signed_another_record_this_one_can_never_be_certified(
     base: SealedRecord, standing: CertifiedRecord
 ) -> None:
-    state = voted(begun(base, standing), *PEERS[:2])
+    state = voted(begun(base, standing), *PEERS[:2], record_hash=b"\1" * 32)
+    assert not state.has_votes
     vote = Vote(1, base.hash, state.term, b"\1" * 32, 0)
     refusal = with_vote(state, Signer(PEERS[2], RUN_ID, 1).sign(vote), vote)
-    assert refusal == "another record 2 was signed behind record 1"
+    assert refusal == "more than half have signed another record 2 behind record 1"
 
 
 def test_votes_after_the_majority_change_nothing(base: SealedRecord, standing: CertifiedRecord) -> None:
