@@ -2,9 +2,11 @@
 
 The folders answer one question each, and import only downwards:
 
-    cli, demo         what a person types
+    cli, demo, chaos  what a person types
     bench, experiment what it costs, and what it learns: measured
     daemon            one peer of a run: composes everything below
+    following         the records and the coordinator of the open round, whoever that is
+    coordinating      this node's own turn as coordinator
     exchange          blobs and messages, and how they travel
     membership        who is here and who owns what
     rounds            the coordinator's decisions and the members' checks, without I/O

@@ -75,7 +75,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     for handler in logging.getLogger().handlers:
         handler.addFilter(RepeatFilter())
     if getattr(options, "with_parent", False):
-        from spes_peer.process import end_with_parent
+        from spes_peer.tied import end_with_parent
 
         end_with_parent(signal.SIGTERM)
     try:

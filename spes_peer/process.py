@@ -1,13 +1,12 @@
 """Child processes of a daemon: started, spoken to in frames, and never outliving their parent.
 
 A child gets one end of a socket pair as its standard input. End of file there means that the parent is gone, whatever
-killed it, and PR_SET_PDEATHSIG says the same where Linux has it; so no child is orphaned. Standard output and error go
-to a log file, because C++ libraries write there as they please.
+killed it, and where Linux can the child is tied to it from its first moment (`tied`); so none is orphaned. Standard
+output and error go to a log file, because C++ libraries write there as they please.
 """
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
 import errno
 import logging
@@ -41,7 +40,6 @@ M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
-_PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 3.0  # of each child, one after another, and still all ends within ten
 _INTERRUPTED_EXIT = 130
 FIRST_PAUSE_SECONDS = 0.5
@@ -93,7 +91,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with _opened(log_path) as log, theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [sys.executable, "-m", "spes_peer.tied", module, str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
@@ -274,15 +272,8 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 
 
-def end_with_parent(number: signal.Signals) -> None:
-    """Get signal `number` when the parent ends, whatever ends it. Only Linux can; elsewhere nothing happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
-
-
 def socket_to_parent() -> socket.socket:
-    """The child's end, taken from standard input; also arranges that the child dies with its parent."""
-    end_with_parent(signal.SIGKILL)
+    """The child's end, taken from standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=os.dup(0))
     devnull = os.open(os.devnull, os.O_RDONLY)

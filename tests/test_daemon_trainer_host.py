@@ -166,7 +166,7 @@ async def test_after_the_end_of_memory_the_next_plans_with_less_also_after_a_res
     async with supervised(scene):
         for number in (1, 2):
             scene.started[-1].end(code)
-            await eventually(lambda: scene.restarts == number)
+            await eventually(lambda number=number: scene.restarts == number)
         assert [process.memory_bytes for process in scene.started] == [0, 850, 680]
         why = "killed by the system (memory)" if is_short else "out of memory"
         assert (scene.host.service.state, scene.host.service.why) == ("running", f"{why}; planning with 0.0 GB now")
@@ -209,7 +209,7 @@ async def test_the_owner_is_told_when_the_smallest_plan_does_not_fit_and_pauses_
         for number in range(1, 7):
             scene.started[-1].end(70)
             await eventually(lambda: scene.host._is_hopeless and len(troubles.board.texts) > 0)
-            await eventually(lambda: scene.restarts == number)
+            await eventually(lambda number=number: scene.restarts == number)
         monkeypatch.setattr("spes_peer.process.asyncio.sleep", sleep)
     long = [seconds for seconds in pauses if seconds > 0.011]
     assert long == [0.02, 0.04, 0.08, 0.16, 0.32]

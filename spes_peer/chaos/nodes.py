@@ -211,9 +211,7 @@ def kind_of(process: psutil.Process) -> str:
         name = process.name()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return "gone"
-    if "-m" in arguments[:-1]:
-        return _KINDS.get(arguments[arguments.index("-m") + 1], name)
-    return name
+    return next((_KINDS[argument] for argument in arguments if argument in _KINDS), name)
 
 
 def memory_by_kind() -> Iterator[tuple[str, int, int]]:
