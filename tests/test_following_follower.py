@@ -483,6 +483,18 @@ async def test_what_went_on_uncertified_is_certified_when_the_others_come_back_w
         await soon(lambda: all(member.head.record.entry_of(one.peer_id) for member in run.members for one in away))
 
 
+async def test_who_comes_back_looks_around_before_making_a_record_of_its_own(opened: Open) -> None:
+    """Two of three were away: they could certify a record that competes with what the third made alone."""
+    async with opened(4, deadline_in_seconds=0.5) as run:
+        await run.nodes.stop(run.bootstrap.node)
+        here, *away = run.members
+        run.start(here)
+        await soon(lambda: here.round >= 3)
+        run.start(*away)
+        await soon(lambda: min(one.node.chain.certified_round for one in run.members) >= 3)
+        assert not [one for one in here.switches if one is not None and one.lost]
+
+
 async def test_an_early_uncertified_record_is_refused(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(4) as run:
         member = run.members[0]

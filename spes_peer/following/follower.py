@@ -234,12 +234,15 @@ class Follower:
         return self.coordinator is not None or self.head.record.is_final
 
     async def _look_around(self) -> None:
-        """Ask others where they stand, every half of the coordinator time-out while something may be amiss."""
+        """Ask others where they stand: every half of the coordinator time-out while something may be amiss, and more
+        often at first, before anything is decided that ignores what went on without us."""
+        longest_seconds = self._timing.coordinator_timeout_seconds / 2
+        pause_seconds = self._timing.heartbeat_seconds
         while True:
-            await asyncio.sleep(self._timing.coordinator_timeout_seconds / 2)
-            if not self._is_settled:
-                peers = self._others()
-                await asyncio.gather(*(self._learn_from(peer) for peer in peers))
+            if pause_seconds < longest_seconds or not self._is_settled:
+                await asyncio.gather(*(self._learn_from(peer) for peer in self._others()))
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, longest_seconds)
 
     def _others(self) -> list[PeerId]:
         """Some to ask: those who may coordinate first, then anybody."""
