@@ -1,6 +1,7 @@
 """A person's mistakes: one line on stderr that says what happened and what to do; nothing half-started is left."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -52,13 +53,23 @@ def test_an_address_without_a_peer_id_is_refused_before_anything_is_made(tmp_pat
     assert not (tmp_path / "state").exists()
 
 
-def test_a_dead_bootstrap_port_is_named(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+def test_a_dead_bootstrap_port_is_named_and_tried_again_until_its_owner_gives_up(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{NOBODY}"
-    done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(tmp_path / "state"), "--no-tui")
-    refused(done, 3, str(port), "nothing listens")
+    command = ["spes_peer", "join", "--bootstrap", address, "--data-dir", str(tmp_path / "state"), "--no-tui"]
+    with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as waiting:
+        try:
+            assert waiting.stderr is not None
+            said = next(line for line in waiting.stderr if "nothing listens" in line)
+            assert str(port) in said
+            assert "waiting for a node of the run" in said
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.wait(timeout=10) == 0
+        finally:
+            waiting.kill()
     assert not (tmp_path / "state" / "control.sock").exists()
 
 

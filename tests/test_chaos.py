@@ -380,9 +380,10 @@ def test_a_child_that_outlives_its_node_is_found_named_and_ended(tmp_path: Path)
     mark = {**os.environ, "SPES_CHAOS_RUN": str(os.getpid()), "SPES_CHAOS_NODE": "volunteer-9"}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=mark) as left:
         until(lambda: nodes.processes_of("volunteer-9"), "it runs with its mark", seconds=10)
+        name = psutil.Process(left.pid).name()
         some = Nodes(tmp_path, Loopback())
         some.stop_all()
-        assert some.orphans == [f"{psutil.Process(os.getpid()).name()} of volunteer-9, pid {left.pid}"]
+        assert some.orphans == [f"{name} of volunteer-9, pid {left.pid}"]
         assert left.wait(timeout=10) == -signal.SIGKILL
 
 

@@ -1,6 +1,7 @@
 """The control API: what watchers and commands see over a real Unix socket."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -187,5 +188,6 @@ async def test_a_daemon_that_hangs_or_dies_is_noticed(folder: Path) -> None:
             with pytest.raises(UserError, match="no daemon runs"):
                 await anext(statuses)
     finally:
-        daemon.kill()
+        with contextlib.suppress(ProcessLookupError):
+            daemon.kill()
         await daemon.wait()

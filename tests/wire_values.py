@@ -20,6 +20,7 @@ from spes_peer.wire.convert import message_class
 
 MODULES = [
     *(f"spes_peer.run.{module.name}" for module in pkgutil.iter_modules(spes_peer.run.__path__)),
+    "spes_peer.rounds.ballot",
     "spes_peer.rounds.messages",
     "spes_peer.exchange.tokens",
     "spes_peer.training.work",
