@@ -5,6 +5,7 @@ the public key, and whoever knows a peer id can verify what that peer signed.
 """
 
 import datetime
+import functools
 import os
 import secrets
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ def peer_id_of(public_key: bytes) -> PeerId:
     return PeerId(base58.b58encode(_PEER_ID_PREFIX + public_key).decode())
 
 
+@functools.lru_cache(maxsize=4096)
 def public_key_of(peer_id: str) -> bytes:
     """The raw public key inside an Ed25519 peer id; `BadSignature` if it is not one."""
     try:

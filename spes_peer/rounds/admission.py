@@ -45,7 +45,7 @@ class Crowd:
 
     def present(self, record: Record) -> frozenset[PeerId]:
         """Members of the roster that attend, whichever start of them."""
-        return frozenset(entry.peer_id for entry in record.roster if entry.peer_id in self.links)
+        return record.members.intersection(self.links)
 
     def heard(self, peer: PeerId, incarnation: int, now: float) -> "Crowd":
         return replace(self, links={**self.links, peer: Link(incarnation, now)})

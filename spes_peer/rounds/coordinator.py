@@ -132,7 +132,7 @@ def _reminders(state: Coordinator, peer: PeerId) -> tuple[Outgoing, ...]:
         return ()
     reminders = tuple(out for out in ask_to_sign(state) if out.to == peer)
     if isinstance(state.phase, Reducing) and state.head.record.entry_of(peer) is not None:
-        reminders += tuple(replace(out, to=peer) for out in order_again(state))
+        reminders += tuple(replace(out, to=peer) for out in order_again(state) if out.to in (None, peer))
     return reminders
 
 

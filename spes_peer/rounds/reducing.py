@@ -17,6 +17,7 @@ mean to average those blocks again.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from spes_peer.blobs import BlobName, check_name
 from spes_peer.errors import BadMessage
@@ -47,7 +48,7 @@ class Reduction:
     def is_settled(self) -> bool:
         return self.update is not None or self.gave_up
 
-    @property
+    @cached_property
     def rejected(self) -> frozenset[PeerId]:
         """Whose offers the reducers that agreed left out."""
         if self.update is None:

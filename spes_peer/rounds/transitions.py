@@ -3,7 +3,7 @@
 Nobody waits for the dead: who no longer attends ends the wait for it at once; the deadline ends it for the silent.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
@@ -12,7 +12,7 @@ from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
-from spes_peer.rounds.messages import Proposal, ReduceOrder, Refusal, UpdateNotice
+from spes_peer.rounds.messages import Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice
 from spes_peer.rounds.ownership import seats_after
 from spes_peer.rounds.phases import (
     Admitting,
@@ -126,13 +126,25 @@ def _begin_reducing(state: Coordinator, contributions: Contributions, now: float
         for peer in sorted(contributions.keys() - counting.keys())
     )
     reductions = reductions_of(counting, state.rules.layout, round, now)
-    order = ReduceOrder(round, tuple(one.task for one in reductions.values() if one.task.reducers))
+    orders = orders_of(round, [one.task for one in reductions.values()])
     phase = Reducing(now, counting, reductions)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
     for update in only_offers:
         phase = holding(phase, update)
     notices = tuple(notice_of(phase, round, update) for update in only_offers)
-    return Step(replace(state, phase=phase), (*refusals, Outgoing(None, order), *notices))
+    return Step(replace(state, phase=phase), (*refusals, *orders, *notices))
+
+
+def orders_of(
+    round: int, tasks: Iterable[ReduceTask], only_to: Collection[PeerId] | None = None
+) -> tuple[Outgoing, ...]:
+    """To every reducer its own tasks: a task names all who offer, so to tell everybody would cost the square."""
+    by_reducer: dict[PeerId, list[ReduceTask]] = {}
+    for task in tasks:
+        for peer in task.reducers:
+            if only_to is None or peer in only_to:
+                by_reducer.setdefault(peer, []).append(task)
+    return tuple(Outgoing(peer, ReduceOrder(round, tuple(by_reducer[peer]))) for peer in sorted(by_reducer))
 
 
 def holding(phase: Reducing, update: Update) -> Reducing:
@@ -180,6 +192,8 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
     known_bad = dropped(phase.reductions.values())
     outgoing: list[Outgoing] = []
     for block, before in phase.reductions.items():
+        if before.is_settled:
+            continue
         after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
         if after == before:
             continue
@@ -188,7 +202,8 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
             phase = holding(phase, after.update)
             outgoing.append(notice_of(phase, round, after.update))
         elif not after.gave_up:
-            outgoing.append(Outgoing(None, ReduceOrder(round, (after.task,))))
+            further = frozenset(after.task.reducers).difference(before.task.reducers)
+            outgoing += orders_of(round, [after.task], further)
     for peer, block in dropped(phase.reductions.values()).items():
         if peer not in known_bad:
             why = f"contribution to round {round}: reducers found that your offer of {block} is not what it claims"
@@ -323,6 +338,6 @@ def order_again(state: Coordinator) -> tuple[Outgoing, ...]:
     if not isinstance(state.phase, Reducing):
         return ()
     phase, round = state.phase, state.head.round
-    tasks = tuple(one.task for one in phase.reductions.values() if one.task.reducers)
+    orders = orders_of(round, [one.task for one in phase.reductions.values()])
     notices = [notice_of(phase, round, one.update) for one in phase.reductions.values() if one.update]
-    return (Outgoing(None, ReduceOrder(round, tasks)), *notices)
+    return (*orders, *notices)

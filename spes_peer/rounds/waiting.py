@@ -15,13 +15,16 @@ from spes_peer.rounds.transitions import (
 )
 from spes_peer.run.certificates import is_more_than_half
 
+_MOST_NAMED = 16  # everybody is told, every heartbeat: to name all would cost the square
+
 
 def waiting(state: Coordinator, now: float) -> CoordinatorBeat:
     """The coordinator's beat. `until_at` is 0 when only people can end the wait."""
     waiting_for, until_at, why = _wait(state, now)
     phase, name = state.phase, state.phase.name if leads(state, now) else "electing"
+    named = waiting_for[:_MOST_NAMED]
     return CoordinatorBeat(
-        proposed_term(state), state.head.round, name, phase.since_at, waiting_for, until_at, why, sent_at=now
+        proposed_term(state), state.head.round, name, phase.since_at, named, until_at, why, sent_at=now
     )
 
 

@@ -123,8 +123,17 @@ class Record:
     def seal(self) -> "SealedRecord":
         return SealedRecord(self, convert.encode(self))
 
+    @cached_property
+    def members(self) -> frozenset[PeerId]:
+        """Who is on the roster."""
+        return frozenset(entry.peer_id for entry in self.roster)
+
+    @cached_property
+    def _entries(self) -> dict[str, RosterEntry]:
+        return {entry.peer_id: entry for entry in reversed(self.roster)}
+
     def entry_of(self, peer_id: str) -> RosterEntry | None:
-        return next((entry for entry in self.roster if entry.peer_id == peer_id), None)
+        return self._entries.get(peer_id)
 
     def owners_of(self, subset: int) -> tuple[PeerId, ...]:
         return tuple(entry.peer_id for entry in self.roster if subset in entry.subsets)
