@@ -14,9 +14,8 @@ from simulation.machine import Machine
 from simulation.node import SimulatedNode, Volunteer
 from simulation.scenario import Outcome, random_run
 from simulation.stage import Stage, on_stage
-from simulation.world import World
+from simulation.world import World, small_layout
 
-from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.phases import Closing
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.records import RosterEntry, SealedRecord
@@ -34,8 +33,9 @@ def stage() -> Iterator[Stage]:
 def make(stage: Stage) -> Iterator[MakeWorld]:
     worlds: list[World] = []
 
-    def make(num_peers: int = 5, num_bootstraps: int = 1, seed: int = 1, min_peers: int | None = None) -> World:
-        worlds.append(World(stage, seed, num_peers, num_bootstraps, min_peers=min_peers or num_peers))
+    def make(num_peers: int = 5, num_bootstraps: int = 1, seed: int = 1, min_peers: int = 0) -> World:
+        layout = small_layout(min_peers=min_peers or num_peers)
+        worlds.append(World(stage, seed, num_peers, num_bootstraps, layout))
         worlds[-1].run(0.0)
         return worlds[-1]
 
@@ -473,13 +473,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert len(traces[0]) > 100
 
 
-def test_the_checks_find_members_that_sign_whatever_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ballot, "objection_to_sign", lambda *_: None)
-    monkeypatch.setattr("spes_peer.following.voting.fault_in_votes", lambda *_: None)
+def test_the_checks_find_coordinators_that_are_not_bound_by_what_votes_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("election", "mandates"):
+        monkeypatch.setattr(f"spes_peer.rounds.{module}.bound_hash", lambda *_: b"")
 
     def some_runs() -> None:
-        for seed in range(100):
+        for seed in range(60):
             random_run(seed)
 
-    with pytest.raises(Violation, match="seed"):
+    with pytest.raises(Violation, match=r"^seed \d+: more than half have voted for"):
         some_runs()

@@ -203,10 +203,10 @@ class Watch:
     def _believe(self, node: SimulatedNode, record: Record) -> None:
         now = self._world.events.now
         until_at = record.opened_at + node.timing.lease_seconds - node.machine.clock_offset_seconds
+        alone = self._alone(record)
         for subset in range(self._world.num_subsets):
-            owners = record.owners_of(subset)
             beliefs = self._beliefs[subset]
-            if owners == (node.peer_id,):
+            if alone.get(subset) == node.peer_id:
                 since_at = beliefs[node.machine.name].since_at if node.machine.name in beliefs else now
                 if node.machine.name in beliefs and beliefs[node.machine.name].until_at < now:
                     self._end_belief(node.machine.name, subset)
@@ -214,6 +214,18 @@ class Watch:
                 beliefs[node.machine.name] = _Belief(since_at, until_at)
             elif node.machine.name in beliefs:
                 self._end_belief(node.machine.name, subset)
+
+    def _alone(self, record: Record) -> dict[int, PeerId]:
+        """Subsets with one owner, and who that is."""
+        alone: dict[int, PeerId] | None = record.__dict__.get("_alone")
+        if alone is None:
+            owners: dict[int, list[PeerId]] = {}
+            for entry in record.roster:
+                for subset in entry.subsets:
+                    owners.setdefault(subset, []).append(entry.peer_id)
+            alone = {subset: peers[0] for subset, peers in owners.items() if len(peers) == 1}
+            record.__dict__["_alone"] = alone
+        return alone
 
     def on_end(self, name: str) -> None:
         """A node has ended: it believes nothing."""

@@ -15,7 +15,7 @@ from .invariants import Violation
 from .machine import Machine
 from .node import Volunteer
 from .stage import Stage, on_stage
-from .world import World
+from .world import World, small_layout
 
 FAULTS_SECONDS = 2400.0
 _POINTS = ("kept a proposal", "kept a ballot", "kept a record")
@@ -60,8 +60,7 @@ class _Run:
             stage,
             seed,
             num_bootstraps=num_bootstraps,
-            min_peers=dice.randint(1, num_peers),
-            num_subsets=dice.choice((2, 4, 4, 8)),
+            layout=small_layout(min_peers=dice.randint(1, num_peers), num_subsets=dice.choice((2, 4, 4, 8))),
             write=write,
         )
         self.world.train_seconds = dice.uniform(60.0, 160.0)

@@ -23,7 +23,8 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds import member
 from spes_peer.run import lineage, signed
 from spes_peer.run.certificates import Checked, Checks, check_record
-from spes_peer.run.records import CertifiedRecord, SealedRecord
+from spes_peer.run.leases import Leases
+from spes_peer.run.records import CertifiedRecord, Record, SealedRecord
 from spes_peer.run.signed import Signed
 from spes_peer.wire import convert
 
@@ -44,7 +45,7 @@ class MadeUpIdentity:
     peer_id: PeerId
 
     def sign(self, message: bytes) -> bytes:
-        return hashlib.blake2b(message, key=self.peer_id.encode(), digest_size=16).digest()
+        return hashlib.blake2b(message, key=self.peer_id.encode(), digest_size=64).digest()
 
 
 def _verify(peer_id: str, message: bytes, signature: bytes) -> None:
@@ -81,7 +82,9 @@ class Memory:
         self.is_on = True
         self._sealed: dict[bytes, SealedRecord] = {}
         self._rules: dict[tuple[int, int, int], tuple[Any, Any, str | None]] = {}
+        self._leases: dict[tuple[int, int], tuple[Leases, Record, Leases]] = {}
         self._open, self._from_bytes = Signed.open, SealedRecord.from_bytes
+        self._leases_after = Leases.after
 
     def open(self, message: Signed, cls: type[Any], run_id: bytes) -> Any:
         opened = message.__dict__.get("_opened")
@@ -104,6 +107,14 @@ class Memory:
         if key not in known:
             known[key] = check_record(certified, previous, checks)
         return known[key]
+
+    def leases_after(self, leases: Leases, record: Record) -> Leases:
+        if not self.is_on:
+            return self._leases_after(leases, record)
+        key = (id(leases), id(record))
+        if key not in self._leases:
+            self._leases[key] = (leases, record, self._leases_after(leases, record))
+        return self._leases[key][2]
 
     def rule(self, number: int, rule: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
         """A rule of which every member comes to the same answer."""
@@ -182,6 +193,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (Signed, "open", lambda message, cls, run_id: memory.open(message, cls, run_id)),
             (SealedRecord, "from_bytes", staticmethod(memory.from_bytes)),
             (lineage, "check_record", memory.check_record),
+            (Leases, "after", lambda leases, record: memory.leases_after(leases, record)),
             (member, "_RULES", rules),
             (follower, "Attendance", lambda connections, *rest: Attending(connections.node, *rest)),
             (follower, "Voter", DiskVoter),

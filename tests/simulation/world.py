@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from spes_peer.identity import PeerId
 from spes_peer.run.certificates import Checks, sign_genesis
@@ -22,7 +23,7 @@ from .stage import MadeUpIdentity, QuickSigner, Stage
 from .trace import Trace
 
 START_AT = 1_700_000_000.0
-_ORGANIZER = MadeUpIdentity(PeerId("organizer"))
+_ORGANIZER = "organizer"
 _RUN_ID = bytes(32)
 
 TIMING = {
@@ -40,7 +41,7 @@ TIMING = {
 
 
 @functools.cache
-def small_manifest(num_subsets: int = 4, min_peers: int = 1) -> Manifest:
+def small_layout(num_subsets: int = 4, min_peers: int = 1) -> Layout:
     """The demo's run with few blocks: one for each expert, one for all that is shared."""
     raw = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
     raw["run"]["min_peers"] = min_peers
@@ -57,12 +58,7 @@ def small_manifest(num_subsets: int = 4, min_peers: int = 1) -> Manifest:
     raw["timing"] = dict(TIMING)
     shard = {"blob": "ab" * 32, "num_tokens": 100_000}
     data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
-    return Manifest.model_validate({**raw, "data": data, "organizers": [_ORGANIZER.peer_id]})
-
-
-@functools.cache
-def layout_of(manifest_arguments: tuple[int, int]) -> Layout:
-    return Layout(small_manifest(*manifest_arguments))
+    return Layout(Manifest.model_validate({**raw, "data": data, "organizers": [_ORGANIZER]}))
 
 
 class World:
@@ -74,23 +70,23 @@ class World:
         seed: int,
         num_peers: int = 0,
         num_bootstraps: int = 1,
-        min_peers: int = 1,
-        num_subsets: int = 4,
+        layout: Layout | None = None,
         write: Callable[[str], None] | None = None,
     ) -> None:
+        """`write` gets every line of the trace."""
         stage.show(self)
         self.dice = random.Random(seed)
-        self.layout = layout_of((num_subsets, min_peers))
-        self.num_subsets = num_subsets
+        self.layout = layout or small_layout(min_peers=max(1, num_peers))
+        self.num_subsets = self.layout.manifest.training.num_subsets
         self.run_id = _RUN_ID
         self.checks = Checks.of(self.layout.manifest, _RUN_ID)
         blocks = tuple(
             BlockName(block.id, invented("genesis", block.id), self.layout.state_bytes(block))
             for block in self.layout.state_blocks
         )
-        bootstraps = tuple(PeerId(f"boot{number}") for number in range(num_bootstraps))
+        bootstraps = tuple(self.new_name("boot", number) for number in range(num_bootstraps))
         record = first_record(_RUN_ID, blocks, bootstraps, now=START_AT - 3600.0)
-        self.genesis = sign_genesis(record, _ORGANIZER, _RUN_ID)  # type: ignore[arg-type]
+        self.genesis = sign_genesis(record, self.identity_of(self.layout.manifest.organizers[0]), _RUN_ID)
         self.zero: SealedRecord = self.genesis.sealed
         self.events = Events(START_AT)
         self.events.on_killed = self._on_killed
@@ -124,7 +120,7 @@ class World:
 
     def join(self, clock_offset_seconds: float = 0.0) -> Machine:
         """One more volunteer."""
-        return self.add(Machine(self, f"peer{len(self.volunteers)}", True, clock_offset_seconds))
+        return self.add(Machine(self, self.new_name("peer", len(self.volunteers)), True, clock_offset_seconds))
 
     @property
     def volunteers(self) -> list[Machine]:
@@ -143,10 +139,14 @@ class World:
         """Those that coordinate, as they see it."""
         return [machine for machine in self.living if machine.node.leads]
 
-    def identity_of(self, name: str) -> MadeUpIdentity:
+    def new_name(self, kind: str, number: int) -> PeerId:
+        """Of a machine, which is also the peer id of what runs on it."""
+        return PeerId(f"{kind}{number}")
+
+    def identity_of(self, name: str) -> Any:
         return MadeUpIdentity(PeerId(name))
 
-    def signer_of(self, name: str, incarnation: int) -> QuickSigner:
+    def signer_of(self, name: str, incarnation: int) -> Any:
         return QuickSigner(self.identity_of(name), self.run_id, incarnation)
 
     def num_steps(self, record: Record) -> int:
