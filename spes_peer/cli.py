@@ -71,9 +71,9 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     options = parser.parse_args(arguments)
     options.arguments = arguments
     level = getattr(logging, options.log_level)
-    logging.basicConfig(level=level, format=_LOG_FORMAT, datefmt=_LOG_TIMES, stream=sys.stderr)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RepeatFilter())
+    console = logging.StreamHandler(sys.stderr)
+    console.addFilter(RepeatFilter())
+    logging.basicConfig(level=level, format=_LOG_FORMAT, datefmt=_LOG_TIMES, handlers=[console])
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 
