@@ -1,9 +1,9 @@
 """A deterministic simulator of a whole run: hundreds of the pure cores under one virtual clock.
 
-What decides is the program's own: the coordinator's core, elections, ballots, claims, the rules for records and chains.
-What is made up is the world around it: a network that delays, loses and parts (`network`), disks that survive a crash
-(`disk`), training that invents the names of its blobs (`volunteer`). The rim between the two, which in the program is
-asynchronous, is told again in `following` and `coordinating`, call by call.
+What decides is the program's own, and so is what stands between the decisions and the world: every node runs
+`following.Follower`, `coordinating.Coordinating` and the records, votes and claims of the program as they are. Made up
+are the network that delays, loses and parts (`network`, `streams`), the disks that survive a crash (`disk`), training,
+which invents the names of its blobs (`node`), and `asyncio`, `time` and `random` (`stage`, `coroutines`).
 
 The same seed gives the same run, event by event:
 

@@ -1,7 +1,6 @@
 """What happened, one line an event: time, node, what."""
 
 from collections.abc import Callable
-from typing import Any
 
 from spes_peer.run.records import SealedRecord
 
@@ -26,7 +25,3 @@ class Trace:
 def shown(sealed: SealedRecord) -> str:
     """A record by its round and the first of its hash."""
     return f"record {sealed.round} ({sealed.hash.hex()[:6]})"
-
-
-def silent(*_: Any) -> None:
-    """Nobody reads."""
