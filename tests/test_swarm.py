@@ -1,129 +1,16 @@
 """Whole swarms of real processes on loopback: bootstrap node, volunteers, DHT, relay, trainers. Nothing is mocked."""
 
-import contextlib
 import json
-import os
-import random
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from real_swarm import Place, Run, organized, place, small_run, until
 
-from spes_peer.errors import BadConfiguration
-from spes_peer.organize import run_file_text
-from spes_peer.ports import choose_ports
-
-START_SECONDS = 120.0
-
-
-def small_run(**values: Any) -> str:
-    """The demo's run file with a smaller model for three volunteers; `values` replace what it says."""
-    small = {
-        "min_peers": 3,
-        "d_model": 48,
-        "num_layers": 2,
-        "num_experts": 6,
-        "expert_hidden": 64,
-        "sequence_length": 32,
-        "num_subsets": 3,
-        "steps_per_round": 10,
-        "batch_sequences": 24,
-        "block_elements": 8192,
-        "merge_interval_steps": 10,
-        "merge_warmup_steps": 100,
-        "snapshot_rounds": 2,
-        "lr": 1e-2,
-        "warmup_steps": 5,
-        **values,
-    }
-    lines = []
-    for line in run_file_text("demo", None).splitlines():
-        key = line.partition("=")[0].strip()
-        lines.append(f"{key} = {small.pop(key)}" if key in small else line)
-    assert not small, f"no such keys in the demo's run file: {list(small)}"
-    return "\n".join(lines)
-
-
-@dataclass
-class Place:
-    """A folder with a short path; whatever is started here carries its name in the environment, and is found by it."""
-
-    path: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "TMPDIR": str(self.path), "SPES_TEST_PLACE": str(self.path)}
-
-    def processes(self) -> list[psutil.Process]:
-        """Everything that was started here and still runs, however deep and in whatever session."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if (
-                    process.environ().get("SPES_TEST_PLACE") == str(self.path)
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-        return found
-
-    def start(self, *arguments: str, log: str, module: str = "spes_peer") -> "subprocess.Popen[bytes]":
-        with (self.path / log).open("wb") as file:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdout=file,
-                stderr=file,
-                env=self.environment,
-                # also where the tests run under nohup, which daemons heed
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-            )
-
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "spes_peer", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=self.environment,
-        )
-
-    def status(self, folder: str) -> dict[str, Any]:
-        """What a daemon says of itself; empty while it does not answer."""
-        done = self.run("status", "--json", "--data-dir", str(self.path / folder))
-        return json.loads(done.stdout) if done.returncode == 0 else {}
-
-    def read(self, log: str) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return (self.path / log).read_text(errors="replace")
-        return ""
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    here = Place(Path(tempfile.mkdtemp(prefix="spes-")))
-    yield here
-    for process in here.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    shutil.rmtree(here.path, ignore_errors=True)
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = START_SECONDS) -> Any:
-    """Wait for a true value of `condition`, and give it."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
-        time.sleep(0.1)
-    return value
+__all__ = ["organized", "place"]
 
 
 def nothing_is_left(place: Place, *besides: str) -> None:
@@ -215,85 +102,6 @@ def test_a_demo_in_which_a_volunteer_crashes_fails_and_leaves_nothing(place: Pla
     assert demo.wait(timeout=60) == 1
     assert "volunteer-2 ended" in place.read("demo.log")
     nothing_is_left(place, "demo.log", "run.toml")
-
-
-@dataclass
-class Run:
-    """An organizer's run with its bootstrap node, and volunteers that join it."""
-
-    place: Place
-    address: str
-    bootstrap: "subprocess.Popen[bytes]"
-
-    def join(self, name: str, *options: str) -> "subprocess.Popen[bytes]":
-        fixed = ["--bootstrap", self.address, "--data-dir", str(self.place.path / name), "--name", name]
-        fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
-        return self.place.start("join", *fixed, *options, log=f"{name}.log")
-
-    def start_bootstrap(self) -> None:
-        """On the run's folder and the port of the address."""
-        folder = self.place.path / "run"
-        (folder / "address").unlink(missing_ok=True)
-        options = ["--run", str(folder), "--host", "127.0.0.1", "--port", self.address.split("/")[4]]
-        self.bootstrap = self.place.start(*options, log="bootstrap.log", module="bootstrap")
-        until(lambda: (folder / "address").exists(), "the bootstrap node serves again")
-
-    def daemon(self, name: str) -> psutil.Process:
-        return next(one for one in self.place.processes() if "join" in one.cmdline() and name in one.cmdline())
-
-    def child(self, name: str, module: str) -> psutil.Process:
-        children = self.daemon(name).children()
-        return next(child for child in children if module in child.cmdline())
-
-    def phase(self, name: str) -> str:
-        return str(self.place.status(name).get("phase", {}).get("name", ""))
-
-    def newest_round(self, name: str) -> int:
-        rounds = self.place.status(name).get("rounds") or [{"round": 0}]
-        return int(rounds[-1]["round"])
-
-    def until_rounds_more(self, name: str, number: int) -> dict[str, Any]:
-        return self.until_round(name, self.newest_round(name) + number)
-
-    def until_equal(self, *names: str) -> None:
-        """All have applied one round, the newest that they share, and have one state root after it."""
-
-        def roots() -> list[str] | None:
-            found = [{e["round"]: e["state_root"] for e in self.place.status(name).get("rounds", [])} for name in names]
-            common = set.intersection(*(set(one) for one in found))
-            return [one[max(common, key=int)] for one in found] if common else None
-
-        found = until(roots, f"{names} share a round")
-        assert len(set(found)) == 1, found
-
-    def until_round(self, name: str, number: int) -> dict[str, Any]:
-        def reached() -> dict[str, Any] | None:
-            status = self.place.status(name)
-            rounds = status.get("rounds") or [{"round": 0}]
-            return status if int(rounds[-1]["round"]) >= number else None
-
-        found: dict[str, Any] = until(reached, f"{name} has come to round {number}")
-        return found
-
-
-@pytest.fixture
-def organized(place: Place) -> Run:
-    (place.path / "run.toml").write_text(small_run(min_peers=1))
-    made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
-    assert made.returncode == 0, made.stderr
-    folder = place.path / "run"
-    options = ["--run", str(folder), "--host", "127.0.0.1", "--port", str(three_free_ports())]
-    bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap")
-    until(lambda: (folder / "address").exists(), "the bootstrap node serves")
-    return Run(place, (folder / "address").read_text().strip(), bootstrap)
-
-
-def three_free_ports() -> int:
-    """The first of three in a row."""
-    for base in random.sample(range(20_000, 32_000, 3), 100):
-        with contextlib.suppress(BadConfiguration):
-            return choose_ports("127.0.0.1", base).grpc
-    raise AssertionError("no three free ports in a row")
 
 
 def subset_owners(status: dict[str, Any]) -> list[list[str]]:

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from test_swarm import Run, organized, place, three_free_ports, until
+from real_swarm import Run, organized, place, three_free_ports, until
 
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.identity import PeerId
