@@ -184,7 +184,7 @@ def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized
         until(lambda module=module: organized.child("hit", module), f"another {module} runs")
         assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     status = place.status("hit")
-    assert any("the trainer ended killed" in line["text"] for line in status["log"])
+    assert any("the trainer ended reason=killed" in line["text"] for line in status["log"])
     numbers = [int(entry["round"]) for entry in status["rounds"]]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))  # each counts once
 
