@@ -113,7 +113,7 @@ class Coordinating:
         try:
             send(self._node.signer.sign(self._node.chain.record(self._node.head_round)))
             self._do(on_connected(self._state, caller, time.time()))
-            self._beat()
+            self._beat(caller)  # the others hear of it with the next one: all may come at once
             async for signed in incoming:
                 self._take(caller, signed)
         finally:
@@ -121,7 +121,6 @@ class Coordinating:
                 del self._members[caller]
                 logger.debug("a member is gone peer=%s", self._node.name_of(caller))
                 self._do(on_gone(self._state, caller, time.time()))
-                self._beat()
 
     def resign(self) -> None:
         """Stop: members need not wait to find out. What was certified is theirs already."""
@@ -265,8 +264,9 @@ class Coordinating:
             for send in present:
                 send(signed)
 
-    def _beat(self) -> None:
-        """Say what the round waits for; a node that neither coordinates nor is asked to is silent."""
+    def _beat(self, to: PeerId | None = None) -> None:
+        """Say what the round waits for, to one member or to all; a node that neither coordinates nor is asked to is
+        silent."""
         now = time.time()
         if not leads(self._state, now) and not supporters(self._state):
             return
@@ -274,4 +274,4 @@ class Coordinating:
         if beat.why != self._last_why:
             logger.info("%s: %s", beat.phase, beat.why)
         self._last_why = beat.why
-        self._send(Outgoing(None, beat))
+        self._send(Outgoing(to, beat))
