@@ -17,6 +17,7 @@ from spes_peer.run.records import SealedRecord
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".ballot"
+_NOBODY = PeerId("")
 
 
 class Voter:
@@ -80,6 +81,7 @@ class Voter:
         """A vote for a record that stands uncertified in our chain, `ours` behind `base`; None for a refusal."""
         reason = fault_in_owner(sender, proposal.term, base.record)
         reason = reason or fault_in_votes(proposal.term, ours.hash, proposal.votes, base)
+        reason = reason or objections(ours, base, Own(_NOBODY), self._layout)  # what we did in that round is forgotten
         if ours.content != proposal.record:
             reason = f"another record {ours.round} than ours"
         return self._signature(ours, proposal.term, base, reason)

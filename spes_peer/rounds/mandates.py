@@ -6,7 +6,7 @@ more than half of the roster stay away until the stall time-out is over, who has
 coordinates without votes, and makes an uncertified record.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
@@ -43,9 +43,13 @@ def leads(state: Coordinator, now: float) -> bool:
 
 
 def supporters(state: Coordinator) -> frozenset[PeerId]:
-    """Who attends and would vote for this node, in whatever term: members, or behind an empty roster anybody."""
-    here = state.present if state.head.record.roster else state.crowd.links.keys()
-    return frozenset(peer for peer in state.mandate.appeals if peer in here)
+    """Who attends and would vote for this node, in whatever term."""
+    return frozenset(peer for peer in state.mandate.appeals if peer in _heeded(state))
+
+
+def _heeded(state: Coordinator) -> Collection[PeerId]:
+    """Whose appeals count: those of members; where none of those attends, anybody's, for then they may all be gone."""
+    return state.present or state.crowd.links.keys()
 
 
 def take_appeal(state: Coordinator, signed: Signed, appeal: Appeal) -> Step | str:
@@ -57,7 +61,7 @@ def take_appeal(state: Coordinator, signed: Signed, appeal: Appeal) -> Step | st
         return f"appeal: term {appeal.term} of round {head.round} is not ours"
     if state.heard_term is not None:
         return Step(state, (Outgoing(sender, Referral(head.round, state.heard_term)),))
-    if head.record.roster and head.record.entry_of(sender) is None:
+    if sender not in _heeded(state):
         return Step(state)
     appeals = {**state.mandate.appeals, sender: max(appeal.term, state.mandate.appeals.get(sender, 0))}
     state = replace(state, mandate=replace(state.mandate, appeals=appeals))

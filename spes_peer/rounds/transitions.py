@@ -292,11 +292,28 @@ def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
         if not previous.roster and has_votes(state):  # who was to be the first may be gone, and others may have come
             mandate = replace(state.mandate, term=state.term + len(previous.candidates))
             return Step(replace(state, mandate=mandate, phase=Admitting(now)))
+        if _is_abandoned(state, phase, now):
+            return Step(_begun_anew(state, now))
         return Step(replace(state, phase=replace(phase, asked_at=now)), ask_to_sign(state))
     signatures = tuple(phase.signatures[peer] for peer in sorted(phase.signatures))
     certified = CertifiedRecord(phase.proposal.content, phase.term, signatures)
     state = follow(state, phase.proposal, now)
     return Step(state, (Outgoing(None, certified),), certified)
+
+
+def _is_abandoned(state: Coordinator, phase: Closing, now: float) -> bool:
+    """Whether all who could sign have been gone for long, and others ask this node to go on."""
+    here = state.crowd.links.keys()
+    record = phase.proposal.record
+    is_lost = not state.present and not is_more_than_half(len(record.members & here), of=len(record.roster))
+    return is_lost and is_stalled(state, now) and max(state.mandate.appeals.values(), default=0) > state.term
+
+
+def _begun_anew(state: Coordinator, now: float) -> Coordinator:
+    """In the term for which they ask, since in one term there is one proposal; without votes it is not certified."""
+    term = max(state.mandate.appeals.values())
+    mandate = replace(state.mandate, term=term, asked_term=term, votes={})
+    return replace(state, mandate=mandate, phase=opened_by(state.head.record, now))
 
 
 def _goes_on_uncertified(state: Coordinator, phase: Closing, now: float) -> bool:

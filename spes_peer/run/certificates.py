@@ -5,8 +5,8 @@ which everybody has gone) there is nobody to outvote a second coordinator, so on
 certified, with more than half of the record's own roster. Record 0 has an organizer's signature.
 
 When more than half of a roster stays away, the rest may go on with an *uncertified* record once the round's deadline
-and the stall time-out have passed. One of the previous roster must have signed it, or, where all of that are gone, more
-than half of its own. Anybody can make such a chain; what it weighs beside others is `run.lineage`'s to say.
+and the stall time-out have passed. One of the previous roster must have signed it, or, where all of that are gone, a
+bootstrap node and more than half of its own. What such a chain weighs beside others is `run.lineage`'s to say.
 """
 
 from collections.abc import Collection, Sequence
@@ -85,17 +85,17 @@ def is_certified_by(signers: Collection[PeerId], record: Record, previous: Recor
 
 
 def is_carried_by(signers: Collection[PeerId], record: Record, previous: Record) -> bool:
-    """Whether enough go on with `record` for it to stand uncertified."""
-    if any(entry.peer_id in signers for entry in previous.roster):
+    """Whether enough go on with `record` for it to stand uncertified: behind a roster, not without one whom the
+    previous record names."""
+    if not previous.members.isdisjoint(signers):
         return True
-    own = {entry.peer_id for entry in record.roster}
-    return is_more_than_half(len(own.intersection(signers)), of=len(own))
+    is_named = not previous.roster or any(peer in signers for peer in previous.candidates)
+    return is_named and is_more_than_half(len(record.members.intersection(signers)), of=len(record.roster))
 
 
 def may_sign(record: Record, previous: Record) -> frozenset[PeerId]:
     """Whose signatures may stand under `record`, besides an organizer's."""
-    own = (entry.peer_id for entry in record.roster)
-    return frozenset((*electorate(record, previous), *own, *previous.candidates[:1]))
+    return frozenset((*electorate(record, previous), *record.members, *previous.candidates))
 
 
 def stalled_at(record: Record, stall_timeout_seconds: float) -> float:
