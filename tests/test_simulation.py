@@ -295,6 +295,26 @@ def test_a_run_that_everybody_has_left_is_taken_up_by_who_comes(make: MakeWorld)
     assert members(world) == [newcomer]
 
 
+@pytest.mark.parametrize("missed_seconds", [0.0, 400.0])
+def test_a_bootstrap_node_goes_on_with_newcomers_when_all_veterans_are_gone_for_good(
+    make: MakeWorld, missed_seconds: float
+) -> None:
+    world = make(num_peers=4)
+    world.until_round(3)
+    boot = world["boot0"]
+    world.kill(boot)
+    world.run(missed_seconds)  # what was made meanwhile is lost with those who have it
+    for machine in world.volunteers:
+        world.kill(machine)
+    world.restart(boot)
+    world.run(1.0)
+    reached = boot.node.head.round
+    newcomer = world.join()
+    world.run(world.recovery_seconds() + 3 * world.layout.manifest.timing.stall_timeout_seconds)
+    assert newcomer.node.head.round > reached + 2
+    assert newcomer.node.head.hash == boot.node.head.hash
+
+
 def test_more_peers_than_subsets_own_them_together_and_fewer_train_all_in_turn(make: MakeWorld) -> None:
     world = make(num_peers=7)
     world.until_round(6)
@@ -425,6 +445,24 @@ def test_a_lone_peer_with_a_forged_heavy_chain_moves_nobody(make: MakeWorld) -> 
     assert cast(Forger, forger.node).num_asked > 0
     assert all(machine.node.head.round < 20 for machine in world.volunteers[1:])
     assert world.watch.num_lost == 0
+
+
+def test_a_stranger_with_a_forged_chain_cannot_take_over_a_run_that_has_stalled(make: MakeWorld) -> None:
+    world = make(num_peers=6)
+    world.until_round(3)
+    stranger, *peers = world.volunteers
+    world.kill(stranger)
+    world.until_round(5)
+    assert stranger not in members(world)
+    stranger.make = Forger
+    world.restart(stranger)
+    world.kill(world["boot0"])
+    for machine in peers[:3]:
+        world.kill(machine)
+    world.run(1500.0)
+    assert cast(Forger, stranger.node).num_asked > 0
+    assert all(5 < machine.node.head.round < 20 for machine in peers[3:])
+    assert all(machine.node.lost == [] for machine in peers[3:])
 
 
 def test_a_forged_uncertified_record_in_the_middle_of_a_round_moves_nobody(make: MakeWorld) -> None:

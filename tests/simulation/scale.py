@@ -218,6 +218,7 @@ def measure(num_peers: int, num_rounds: int, budget_seconds: float) -> Row:
         while done < num_rounds and (done == 0 or time.perf_counter() - started_at < budget_seconds):
             done += 1
             world.until_round(_WARM_UP_ROUNDS + done, list(world.machines.values()), within_seconds=3600.0)
+            stage.memory.forget()
             gc.collect()
         head = world.watch.certified[_WARM_UP_ROUNDS + done]
         row = Row(
