@@ -1,13 +1,14 @@
-"""The DHT node and the libp2p node, killed at any instant, several times in a row: each comes back, and nothing is left
-behind. Real processes."""
+"""The DHT node, its p2pd and the libp2p node, killed at any instant, several times in a row: each comes back, and
+nothing is left behind. Real processes."""
 
 import asyncio
 import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -77,15 +78,21 @@ def daemons_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-async def kill_again_and_again(module: str) -> None:
+async def kill_again_and_again(find: Callable[[], list[psutil.Process]]) -> None:
+    """Returns when a process is there that is not killed: then its service knows of those that were."""
     killed: set[int] = set()
+
+    def is_new_there() -> bool:
+        return any(process.pid not in killed for process in find())
+
     for seconds in INSTANTS_SECONDS:
-        await eventually(lambda: any(process.pid not in killed for process in alive(module)), 30)
+        await eventually(is_new_there, 30)
         await asyncio.sleep(seconds)
-        for process in alive(module):
+        for process in find():
             killed.add(process.pid)
             process.kill()
-        await eventually(lambda: not any(process.pid in killed for process in alive(module)), 10)
+        await eventually(lambda: not any(process.pid in killed for process in find()), 10)
+    await eventually(is_new_there, 30)
 
 
 async def test_killed_processes_come_back_without_orphans_and_do_what_they_did(folder: Path) -> None:
@@ -93,7 +100,7 @@ async def test_killed_processes_come_back_without_orphans_and_do_what_they_did(f
         peer = Identity.generate().peer_id
         await both.directory.publish_head(Head(1, b"h" * 32))
         await both.libp2p.open_tunnel(peer, ())
-        await asyncio.gather(kill_again_and_again(DHT), kill_again_and_again(LIBP2P))
+        await asyncio.gather(*(kill_again_and_again(partial(alive, module)) for module in (DHT, LIBP2P)))
         for service in (both.directory.service, both.libp2p.service):
             await eventually(lambda service=service: service.state == "running", 60)  # type: ignore[misc]
         assert len(alive(DHT)) == len(daemons_of(folder)) == len(alive(LIBP2P)) == 1
@@ -102,6 +109,16 @@ async def test_killed_processes_come_back_without_orphans_and_do_what_they_did(f
         assert [head.round for head in (await both.directory.read_heads()).values()] == [2]
         assert (await both.libp2p.open_tunnel(peer, ())).exists()
     await eventually(lambda: not daemons_of(folder), 5)
+
+
+async def test_a_dht_node_whose_daemon_is_killed_ends_and_another_comes_with_a_daemon_of_its_own(folder: Path) -> None:
+    async with services(folder) as both:
+        (first,) = alive(DHT)
+        await kill_again_and_again(lambda: daemons_of(folder))
+        await eventually(lambda: both.directory.service.state == "running", 60)
+        assert len(alive(DHT)) == len(daemons_of(folder)) == 1
+        assert daemons_of(folder)[0].parent() == alive(DHT)[0] != first
+        assert await both.directory.publish_head(Head(2, b"h" * 32)) is False  # there is no other node
 
 
 async def test_processes_killed_at_the_daemons_start_are_started_again(folder: Path) -> None:
