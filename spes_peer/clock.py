@@ -1,8 +1,8 @@
 """Whose clock is wrong, and whether time has passed without us.
 
-Nothing in a run needs clocks that agree, but entries in the DHT expire by the wall clock, so a peer whose clock is off
-by more than a minute is seen by nobody. What others say of their time tells what time it is for them (`SwarmClock`),
-however ours is set or steps; and a step, or a gap in which we did not run, is noticed within a second (`ClockWatch`).
+Deadlines of rounds, entries in the DHT and call tokens name moments in Unix seconds, so what time it is must be nearly
+the same for all nodes of a run (`SwarmClock`), however their wall clocks are set or step. That our wall clock stepped,
+is wrong, or that we did not run for a while, is noticed within a second (`ClockWatch`).
 """
 
 import asyncio
@@ -91,15 +91,51 @@ class _Sample:
 
 
 class SwarmClock:
-    """What time it is for the others: ours, or where they agree that ours is wrong, theirs."""
+    """What time it is in the run. Goes on by the boot clock: a step of the wall clock does not move it.
+
+    It begins with the wall clock, or with the time of the node that introduces us, and is set when the wall clocks of
+    most nodes, ours among them, show another time. All tell each other what their wall clocks show, never what they
+    have taken from others: so most that are right prevail over who was first, and nobody follows its own echo. Between
+    two halves that differ, each node stays where it is: of two nodes neither takes the time of the other, so that they
+    cannot just swap. A newcomer with a wrong clock has been set by then, by its introduction.
+    """
 
     def __init__(self, wall: Callable[[], float] = time.time, boot: Callable[[], float] = boot_seconds) -> None:
-        self._wall = wall
+        self.wall = wall
+        """What we tell others."""
         self._boot = boot
+        self._at_boot = wall() - boot()
         self._samples: dict[str, _Sample] = {}
 
+    def time(self) -> float:
+        """Unix seconds."""
+        return self._at_boot + self._boot()
+
+    def wall_at(self, moment: float) -> float:
+        """What our wall clock shows at this moment of the run, for people and for other processes of this machine."""
+        return self.wall() + moment - self.time()
+
+    def tell(self, now: float) -> float:
+        """It is `now` for who introduces us. The seconds by which that set this clock; 0 where they agree."""
+        return self._set_by(now - self.time()) if math.isfinite(now) else 0.0
+
+    def follow(self) -> float:
+        """Go by the others where most say that it is another time. The seconds by which that set this clock."""
+        now, boot = self.time(), self._boot()
+        said = [_nearest_to_zero(low, high) for low, high in self._said(now - boot)]
+        if not said:
+            return 0.0
+        said = sorted((*said, self.wall() - now))
+        return self._set_by(_nearest_to_zero(said[(len(said) - 1) // 2], said[len(said) // 2]))
+
+    def _set_by(self, seconds: float) -> float:
+        if abs(seconds) <= _AGREEMENT_SECONDS:
+            return 0.0
+        self._at_boot += seconds
+        return seconds
+
     def note(self, peer: str, their_time: float, late_seconds: float = 0.0) -> None:
-        """A peer says that it is `their_time` now, or said so at most `late_seconds` ago."""
+        """A peer says that its clock shows `their_time` now, or said so at most `late_seconds` ago."""
         if not math.isfinite(their_time):
             return
         now = self._boot()
@@ -114,18 +150,17 @@ class SwarmClock:
     def offset(self) -> tuple[float, int]:
         """Seconds by which our wall clock is ahead of the others', as the median of so many of them; 0 of none. Each
         counts with the least that what it said allows."""
-        ours = self._wall() - self._boot()
-        offsets = [
-            _nearest_to_zero(ours - sample.at_boot - sample.late_seconds, ours - sample.at_boot)
+        offsets = [-_nearest_to_zero(low, high) for low, high in self._said(self.wall() - self._boot())]
+        return (statistics.median(offsets), len(offsets)) if offsets else (0.0, 0)
+
+    def _said(self, at_boot: float) -> list[tuple[float, float]]:
+        """By how many seconds, at least and at most, each clock is ahead of one that showed `at_boot` when our boot
+        clock showed 0."""
+        return [
+            (sample.at_boot - at_boot, sample.at_boot + sample.late_seconds - at_boot)
             for sample in self._samples.values()
             if self._boot() - sample.taken_at < _SAMPLE_SECONDS
         ]
-        return (statistics.median(offsets), len(offsets)) if offsets else (0.0, 0)
-
-    def time(self) -> float:
-        """Unix seconds."""
-        offset, _ = self.offset()
-        return self._wall() - (offset if abs(offset) > _AGREEMENT_SECONDS else 0.0)
 
     @property
     def trouble(self) -> str:
@@ -151,12 +186,14 @@ class ClockWatch:
         swarm: SwarmClock,
         on_step: Callable[[float], None] = lambda _seconds: None,
         on_suspended: Callable[[float], None] = lambda _seconds: None,
+        on_time: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """`on_step` hears by how many seconds the wall clock was set ahead, or back (negative); `on_suspended` for how
-        many this process did not run."""
+        many this process did not run; `on_time` by how many the time of the run was set, for us."""
         self._swarm = swarm
         self._on_step = on_step
         self._on_suspended = on_suspended
+        self._on_time = on_time
         self._last = Moment()
 
     async def run(self) -> None:
@@ -176,6 +213,9 @@ class ClockWatch:
         if change.stepped_seconds:
             logger.warning("the clock was set seconds=%+.0f", change.stepped_seconds)
             self._on_step(change.stepped_seconds)
+        if set_by := self._swarm.follow():
+            logger.warning("it is another time for most of the others, going by it from now on seconds=%+.0f", set_by)
+            self._on_time(set_by)
         if trouble := self._swarm.trouble:
             troubles.board.set(_TROUBLE, trouble)
         else:

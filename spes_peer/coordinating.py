@@ -29,21 +29,24 @@ from spes_peer.rounds.coordinator import (
     waiting,
 )
 from spes_peer.rounds.mandates import supporters
-from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal, RecordSignature, Vote
+from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal, RecordSignature, SignedBefore, Vote
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Outgoing, Rules, Step
 from spes_peer.rounds.recertifying import (
     Recertifying,
     begin,
     certificate,
+    certifiers,
+    chosen,
     requests,
     tried_again,
     with_signature,
+    with_signed_before,
     with_vote,
 )
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.chain import Switch
-from spes_peer.run.records import CertifiedRecord
+from spes_peer.run.records import CertifiedRecord, SealedRecord
 from spes_peer.run.signed import ReplayGuard, Signed, open_any
 from spes_peer.wire import convert
 
@@ -64,8 +67,6 @@ class Coordinating:
         self._replays = ReplayGuard()
         self._last_why = ""
         self._recertifying: Recertifying | None = None
-        self._not_certifiable = b""
-        """Hash of an uncertified record that can never be certified."""
         self._proposed = self._last_proposal()
         self._state = start(
             Rules(node.layout, finish_after),
@@ -138,7 +139,8 @@ class Coordinating:
 
     def _past(self) -> Past:
         chain = self._node.chain
-        return Past(chain.last_trained(self._node.layout), chain.leases)
+        base = chain.record(chain.certified_round).sealed.record if chain.first_uncertified() else None
+        return Past(chain.last_trained(self._node.layout), chain.leases, certifiers(base) if base else frozenset())
 
     def _take(self, caller: PeerId, signed: Signed) -> None:
         """One message; one that is not the caller's own, sound and new is dropped."""
@@ -153,7 +155,10 @@ class Coordinating:
         if isinstance(message, Beat) and message.round > self._node.head_round:
             self.on_behind(caller)
         if self._is_for_recertifying(message):
-            self._take_late(signed, message)
+            try:
+                self._take_late(signed, message)
+            except (PeerError, DiskTrouble) as error:
+                logger.warning("nothing is certified late peer=%s reason=%s", self._node.name_of(caller), error)
             return
         self._do(on_message(self._state, signed, message, time.time()))
 
@@ -163,50 +168,48 @@ class Coordinating:
         """Ask the old roster to sign what stands uncertified, while this node coordinates and they attend it."""
         chain, now = self._node.chain, time.time()
         standing = chain.first_uncertified() if self.leads else None
-        if standing is None or standing.sealed.hash == self._not_certifiable:
-            self._recertifying = None
-            return
         state = self._recertifying
-        if state is None or state.record.hash != standing.sealed.hash:
+        if standing is None:
+            state = None
+        elif state is None or state.standing.hash != standing.sealed.hash:
             state = begin(chain.record(chain.certified_round).sealed, standing, self._node.peer_id, now)
         elif now >= state.asked_at + self._node.manifest.timing.round_grace_seconds:
             state = tried_again(state, now)
         self._recertifying = state
         if state is not None:
-            for outgoing in requests(state, self._members):
-                self._send(outgoing)
+            self._ask_late(state)
+
+    def _ask_late(self, state: Recertifying) -> None:
+        self._recertifying = chosen(state, self._members)
+        for outgoing in requests(self._recertifying, self._members):
+            self._send(outgoing)
 
     def _is_for_recertifying(self, message: Any) -> bool:
         state = self._recertifying
         if state is None:
             return False
-        if isinstance(message, Vote):
-            return message.previous_hash == state.base.hash
-        return isinstance(message, RecordSignature) and message.round == state.record.round
+        if isinstance(message, RecordSignature):
+            return message.round == state.standing.round
+        return isinstance(message, Vote | SignedBefore) and message.round == state.base.round
 
     def _take_late(self, signed: Signed, message: Any) -> None:
-        assert self._recertifying is not None
-        if isinstance(message, RecordSignature):
-            state = with_signature(self._recertifying, signed, message)
-            if (certified := certificate(state)) is not None:
-                self._node.improve_record(certified)
-                self._send(Outgoing(None, certified))
-                self._recertifying = None
-                return
-        else:
-            voted = with_vote(self._recertifying, signed, message)
-            if isinstance(voted, str):
-                logger.warning(
-                    "the run stays uncertified from record %d on: %s", self._recertifying.record.round, voted
-                )
-                self._not_certifiable, self._recertifying = self._recertifying.record.hash, None
-                return
-            state = voted
-        has_begun = state.has_votes and not self._recertifying.has_votes
+        """An answer of the old roster."""
+        before = self._recertifying
+        assert before is not None
+        match message:
+            case Vote():
+                state = with_vote(before, signed, message)
+            case SignedBefore():
+                state = with_signed_before(before, message, SealedRecord.from_bytes(message.record))
+            case _:
+                state = with_signature(before, signed, message)
         self._recertifying = state
-        if has_begun:
-            for outgoing in requests(state, self._members):
-                self._send(outgoing)
+        if (certified := certificate(state)) is not None:
+            self._recertifying = None
+            self._node.settle_late(certified)
+            self._send(Outgoing(None, certified))
+        elif state.proposed is None and chosen(state, self._members) != state:
+            self._ask_late(state)
 
     # ---- decisions ----
 

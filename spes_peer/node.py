@@ -155,6 +155,13 @@ class Node:
             logger.info("record certified late round=%d newest=%d", certified.sealed.round, self.chain.certified_round)
             self.chain_changed(None)
 
+    def settle_late(self, certified: CertifiedRecord) -> None:
+        """Take the certificate of the record behind the last certified one: ours, or one in whose place we went on."""
+        if certified.sealed.hash == self.chain.record(certified.sealed.round).sealed.hash:
+            self.improve_record(certified)
+        else:
+            self.take_branch([certified])
+
     def chain_changed(self, switch: Switch | None) -> None:
         for listener in self.on_chain:
             listener(switch)

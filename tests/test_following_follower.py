@@ -27,6 +27,7 @@ from spes_peer.rounds.messages import (
     Contribution,
     CoordinatorBeat,
     Holding,
+    Proposal,
     ReduceOrder,
     ReduceTask,
     Referral,
@@ -481,6 +482,29 @@ async def test_what_went_on_uncertified_is_certified_when_the_others_come_back_w
         first = here[0].node.chain.record(2)
         assert len(first.signatures) >= 3
         await soon(lambda: all(member.head.record.entry_of(one.peer_id) for member in run.members for one in away))
+
+
+async def test_a_record_that_more_than_half_have_signed_is_certified_although_others_went_on(opened: Open) -> None:
+    """The coordinator died with their signatures; what the third made alone meanwhile is lost, and reported."""
+    async with opened(4, deadline_in_seconds=0.5) as run:
+        here, *away = run.members
+        record = run.nodes.opened(here.head, (1, 2, 3), here.node.layout)
+        record = dataclasses.replace(record, deadline_at=record.opened_at + here.node.manifest.timing.round_seconds)
+        for one in away:
+            one.contributes = False
+            proposal = Proposal(0, record.seal().content, ())
+            signature = one.follower._voter.sign(
+                proposal, run.bootstrap.peer_id, one.head, one.follower.own_facts(), 0.0
+            )
+            assert signature is not None
+        await run.nodes.stop(run.bootstrap.node)
+        run.start(here)
+        await soon(lambda: here.round >= 3)
+        run.start(*away)
+        await soon(lambda: min(one.node.chain.certified_round for one in run.members) >= 2)
+        assert {one.node.chain.record(2).sealed.content for one in run.members} == {record.seal().content}
+        assert here.switches[-1] is not None
+        assert here.switches[-1].lost
 
 
 async def test_who_comes_back_looks_around_before_making_a_record_of_its_own(opened: Open) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rounds_swarm import BOOTSTRAP, Member, Swarm, replaced
@@ -221,27 +222,35 @@ def test_with_votes_a_proposal_gets_a_full_signature_also_when_the_run_has_stall
     assert scene.sign(scene.record, term=1, votes=votes, now=scene.stalled_at) == signature(scene.record, 1)
 
 
-def again(scene: Scene, record: SealedRecord, ours: SealedRecord, term: int = 1) -> RecordSignature | None:
-    proposal = Proposal(term, record.content, scene.votes_of_others(term))
-    return scene.voter.sign_again(proposal, scene.owner(term), ours, scene.head)
+def late(scene: Scene, record: SealedRecord, ours: SealedRecord, term: int = 1, bound_to: bytes = b"") -> Any:
+    votes = scene.votes_of_others(term, bound_to, 0)
+    return scene.voter.sign_late(Proposal(term, record.content, votes), scene.owner(term), ours, scene.head)
 
 
 def test_a_record_that_stands_uncertified_in_our_chain_is_signed_after_all(scene: Scene) -> None:
-    assert again(scene, scene.record, ours=scene.record) == signature(scene.record, 1)
+    assert late(scene, scene.record, ours=scene.record) == signature(scene.record, 1)
 
 
-def test_another_record_than_stands_in_our_chain_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    assert again(scene, scene.other, ours=scene.record) is None
-    assert "another record 2 than ours" in caplog.text
+def test_another_record_than_stands_in_our_chain_is_signed_only_if_the_votes_bind_to_it(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert late(scene, scene.other, ours=scene.record) is None
+    assert "another record 2 than ours, to which no votes bind" in caplog.text
+    assert late(scene, scene.other, ours=scene.record, bound_to=scene.other.hash) == signature(scene.other, 1)
 
 
 def test_nor_is_one_of_a_term_that_is_over_or_without_votes_or_by_who_does_not_own_the_term(scene: Scene) -> None:
     without = Proposal(1, scene.record.content, ())
-    assert scene.voter.sign_again(without, scene.owner(1), scene.record, scene.head) is None
+    assert scene.voter.sign_late(without, scene.owner(1), scene.record, scene.head) is None
     votes = Proposal(1, scene.record.content, scene.votes_of_others(1))
-    assert scene.voter.sign_again(votes, scene.owner(2), scene.record, scene.head) is None
+    assert scene.voter.sign_late(votes, scene.owner(2), scene.record, scene.head) is None
     scene.vote(3)
-    assert again(scene, scene.record, ours=scene.record) is None
+    assert late(scene, scene.record, ours=scene.record) is None
+
+
+def test_bytes_that_are_no_record_get_no_late_signature(scene: Scene) -> None:
+    broken = Proposal(1, b"\xff", scene.votes_of_others(1))
+    assert scene.voter.sign_late(broken, scene.owner(1), scene.record, scene.head) is None
 
 
 # ---- the folder ----

@@ -1,4 +1,5 @@
-"""A record that went on uncertified and counts after all, once more than half of the old roster have signed it."""
+"""A record that went on uncertified and counts after all, once more than half of the old roster have signed it; or the
+one does that they had signed before."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,17 @@ from rounds_swarm import RUN_ID, genesis
 
 from spes_peer.identity import Identity
 from spes_peer.rounds.election import owner_of
-from spes_peer.rounds.messages import Proposal, Vote, VoteRequest
+from spes_peer.rounds.messages import Proposal, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Outgoing
 from spes_peer.rounds.recertifying import (
     Recertifying,
     begin,
     certificate,
+    chosen,
     requests,
     tried_again,
     with_signature,
+    with_signed_before,
     with_vote,
 )
 from spes_peer.run.layout import Layout
@@ -51,15 +54,14 @@ def begun(base: SealedRecord, standing: CertifiedRecord) -> Recertifying:
 def voted(state: Recertifying, *voters: Identity, **changes: Any) -> Recertifying:
     for voter in voters:
         vote = replace(Vote(state.base.round, state.base.hash, state.term, b"", 0), **changes)
-        after = with_vote(state, Signer(voter, RUN_ID, 1).sign(vote), vote)
-        assert isinstance(after, Recertifying)
-        state = after
+        state = chosen(with_vote(state, Signer(voter, RUN_ID, 1).sign(vote), vote), EVERYBODY)
     return state
 
 
 def signed(state: Recertifying, *signers: Identity, **changes: Any) -> Recertifying:
     for signer in signers:
-        word = replace(RecordSignature(state.record.round, state.term, state.record.hash), **changes)
+        assert state.proposed is not None
+        word = replace(RecordSignature(state.proposed.round, state.term, state.proposed.hash), **changes)
         state = with_signature(state, Signer(signer, RUN_ID, 1).sign(word), word)
     return state
 
@@ -73,15 +75,28 @@ def test_a_candidate_takes_its_next_term_of_the_round_that_was_not_certified(
     again = tried_again(voted(state, *PEERS[:2]), 130.0)
     assert again.term > state.term
     assert owner_of(base.record, again.term) == ME.peer_id
-    assert (again.votes, again.signatures, again.asked_at) == ({}, {}, 130.0)
+    assert (again.votes, again.proposed, again.signatures, again.asked_at) == ({}, None, {}, 130.0)
 
 
-def test_who_owns_no_term_of_that_round_cannot_try_nor_can_anybody_behind_an_empty_roster(
-    base: SealedRecord, standing: CertifiedRecord
-) -> None:
+def test_who_owns_no_term_of_that_round_cannot_try(base: SealedRecord, standing: CertifiedRecord) -> None:
     assert begin(base, standing, STRANGER.peer_id, 100.0) is None
+
+
+def test_behind_an_empty_roster_the_first_candidate_asks_those_who_went_on_and_needs_no_votes(
+    base: SealedRecord,
+) -> None:
     empty = replace(base.record, roster=()).seal()
+    standing = certify(following(empty), uncertified=PEERS[:3])
     assert begin(empty, standing, ME.peer_id, 100.0) is None
+    state = begin(empty, standing, FIRST.peer_id, 100.0)
+    assert state is not None
+    state = chosen(state, EVERYBODY)
+    asked = requests(state, EVERYBODY | {FIRST.peer_id})
+    assert {one.to for one in asked} == EVERYBODY | {FIRST.peer_id}
+    assert all(one.message == Proposal(state.term, standing.record) for one in asked)
+    state = signed(state, *PEERS[:3])
+    assert certificate(state) is None
+    assert certificate(signed(state, FIRST)) is not None
 
 
 def test_nobody_is_asked_while_no_more_than_half_of_the_old_roster_are_there(
@@ -143,23 +158,47 @@ def test_votes_that_say_something_else_do_not_count(
 
 
 def test_votes_that_name_this_very_record_are_fine(base: SealedRecord, standing: CertifiedRecord) -> None:
-    assert voted(begun(base, standing), *PEERS[:3], record_hash=standing.sealed.hash, signed_term=2).has_votes
+    state = voted(begun(base, standing), *PEERS[:3], record_hash=standing.sealed.hash, signed_term=2)
+    assert state.proposed == standing.sealed
 
 
 def test_a_record_that_too_few_can_have_signed_does_not_hinder(base: SealedRecord, standing: CertifiedRecord) -> None:
     state = voted(begun(base, standing), *PEERS[:1], record_hash=b"\1" * 32)
-    assert not voted(state, PEERS[1]).has_votes  # the two others may have
-    assert voted(state, *PEERS[1:3]).has_votes
+    assert voted(state, PEERS[1]).proposed is None  # the two others may have
+    assert voted(state, *PEERS[1:3]).proposed == standing.sealed
 
 
-def test_when_more_than_half_have_signed_another_record_this_one_can_never_be_certified(
+def before(state: Recertifying, sealed: SealedRecord, **changes: Any) -> Recertifying:
+    message = replace(SignedBefore(state.base.round, sealed.content), **changes)
+    return with_signed_before(state, message, sealed)
+
+
+def test_a_record_that_may_be_certified_is_proposed_once_all_who_attend_have_voted(
     base: SealedRecord, standing: CertifiedRecord
 ) -> None:
-    state = voted(begun(base, standing), *PEERS[:2], record_hash=b"\1" * 32)
-    assert not state.has_votes
-    vote = Vote(1, base.hash, state.term, b"\1" * 32, 0)
-    refusal = with_vote(state, Signer(PEERS[2], RUN_ID, 1).sign(vote), vote)
-    assert refusal == "more than half have signed another record 2 behind record 1"
+    """The two that have signed it and one that is away would be more than half."""
+    other = following(base, tokens=5).seal()
+    state = begun(base, standing)
+    assert before(state, other).signed_before == {}  # no vote names it
+    state = before(voted(state, *PEERS[:2], record_hash=other.hash), other)
+    assert before(state, other, round=7) == state
+    state = voted(state, PEERS[2])
+    assert state.proposed is None  # the fourth may say that it has not
+    assert requests(state, EVERYBODY) == (Outgoing(PEERS[3].peer_id, VoteRequest(1, state.term)),)
+    assert voted(state, PEERS[3]).proposed == standing.sealed
+    state = chosen(state, EVERYBODY - {PEERS[3].peer_id})  # it is away
+    assert state.proposed == other
+    certified = certificate(signed(state, *PEERS[:3]))
+    assert certified is not None
+    assert certified.sealed == other
+    assert chosen(state, EVERYBODY) == state
+
+
+def test_what_votes_bind_to_waits_for_the_bytes_of_the_record(base: SealedRecord, standing: CertifiedRecord) -> None:
+    other = following(base, tokens=5).seal()
+    state = voted(begun(base, standing), *PEERS, record_hash=other.hash)
+    assert state.proposed is None
+    assert chosen(before(state, other), EVERYBODY).proposed == other
 
 
 def test_votes_after_the_majority_change_nothing(base: SealedRecord, standing: CertifiedRecord) -> None:

@@ -416,6 +416,76 @@ def test_what_went_on_uncertified_is_certified_when_the_old_roster_is_back(make:
     goes_on(world)
 
 
+def test_what_went_on_uncertified_loses_to_the_record_that_more_than_half_had_signed(make: MakeWorld) -> None:
+    """Their coordinator had it certified and is gone; nobody else ever saw more than its own signature."""
+    world = make(num_peers=5)
+    world.until_round(3)
+    signers, others = world.volunteers[:3], world.volunteers[3:]
+    world.until(lambda: phase(world["boot0"]) == "reducing")
+    world.part([world["boot0"], *signers], others)
+    certified = certified_in_secret(world)
+    for machine in signers:
+        world.kill(machine)
+    world.heal()
+    world.run(1200.0)
+    assert {machine.node.chain.certified_round for machine in others} == {3}
+    assert all(machine.node.head.round > 4 for machine in others)
+    for machine in signers:
+        world.restart(machine)
+    goes_on(world)
+    assert world.watch.certified[4].hash == certified.hash
+    assert all(sum(len(switch.lost) for switch in machine.node.lost) >= 2 for machine in others)
+
+
+def test_who_cannot_have_the_uncertified_end_certified_lets_another_coordinate(make: MakeWorld) -> None:
+    """A newcomer goes on with a run whose old roster is gone; when that is back, it has the say."""
+    world = make(num_peers=3)
+    world.until_round(3)
+    last, *gone = world.volunteers
+    for machine in (world["boot0"], *gone):
+        world.kill(machine)
+    world.run(900.0)
+    newcomer = world.join()
+    world.until(lambda: newcomer.has_started and newcomer.node.head.record.entry_of(newcomer.peer_id) is not None)
+    world.kill(last)
+    world.run(1500.0)
+    assert world.leaders == [newcomer]
+    assert world.watch.newest == 3
+    for machine in gone:
+        world.restart(machine)
+    world.until(lambda: world.watch.newest > 3)
+    assert newcomer.node.head.record.candidates[0] in {machine.peer_id for machine in gone}
+    world.until(lambda: newcomer.node.chain.certified_round == world.watch.newest)
+    base = world.watch.certified[world.watch.newest].record
+    assert base.members == {last.peer_id, newcomer.peer_id}  # that roster's majority needs both
+    world.restart(last)
+    world.run(world.recovery_seconds())
+    goes_on(world)
+    assert world.watch.num_lost == 0
+
+
+def test_behind_an_empty_roster_what_goes_on_is_certified_when_the_first_candidate_is_back(make: MakeWorld) -> None:
+    world = make(num_peers=2, num_bootstraps=2)
+    world.until_round(3)
+    for machine in world.volunteers:
+        world.events.after(0.0, machine, cast(Volunteer, machine.node).leave)
+    world.run(900.0)
+    head = world["boot0"].node.head
+    assert head.record.roster == ()
+    first, second = (world[peer] for peer in head.record.candidates)
+    world.kill(first)
+    world.join()
+    world.run(1500.0)
+    reached = second.node.head.round
+    assert reached > head.round + 2
+    assert world.watch.newest == head.round
+    world.restart(first)
+    world.run(world.recovery_seconds())
+    assert world.watch.newest > reached
+    goes_on(world)
+    assert world.watch.num_lost == 0
+
+
 def test_clocks_that_are_minutes_off_hold_up_nobody(make: MakeWorld) -> None:
     world = make(num_peers=0, min_peers=5)
     for offset_seconds in (-300.0, -120.0, 0.0, 120.0, 300.0):

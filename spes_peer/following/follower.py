@@ -6,6 +6,7 @@ where they stand; that heals a partition, and finds the coordinator that was ele
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -22,7 +23,7 @@ from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.election import Allegiance, owner_of
 from spes_peer.rounds.member import Own
-from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, Referral, VoteRequest
+from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, RecordSignature, Referral, VoteRequest
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.chain import Switch
 from spes_peer.run.peers import Standing
@@ -205,12 +206,13 @@ class Follower:
                 return
 
     def _sign(self, sender: PeerId, proposal: Proposal) -> None:
+        answer: RecordSignature | Appeal | None
         standing = self.node.chain.first_uncertified()
-        if standing is not None and standing.record == proposal.record:
-            signature = self._voter.sign_again(proposal, sender, standing.sealed, self._last_certified)
+        if standing is not None and _follows(proposal, self._last_certified):
+            answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified)
         else:
-            signature = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
-        answer = signature or self._voter.appeal(proposal, sender, self.head)
+            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
+            answer = answer or self._voter.appeal(proposal, sender, self.head)
         if answer is not None:
             self.send(answer)
 
@@ -277,3 +279,10 @@ class Follower:
     def _is_ahead_in_term(self, standing: Standing) -> bool:
         is_same = standing.head_hash == self.head.hash and standing.hears_coordinator
         return is_same and self.allegiance.term < standing.term < _HIGHEST_TERM
+
+
+def _follows(proposal: Proposal, base: SealedRecord) -> bool:
+    """Whether the proposed record has its place behind `base`; one that cannot be read has none."""
+    with contextlib.suppress(PeerError):
+        return SealedRecord.from_bytes(proposal.record).record.previous_hash == base.hash
+    return False

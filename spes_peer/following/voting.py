@@ -7,7 +7,7 @@ from spes_peer.errors import BadConfiguration, BadMessage, PeerError
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import Ballot
-from spes_peer.rounds.election import fault_in_owner, fault_in_votes, next_term_of
+from spes_peer.rounds.election import are_binding, fault_in_owner, fault_in_votes, next_term_of
 from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.run.certificates import stalled_at
@@ -75,16 +75,23 @@ class Voter:
         term = next_term_of(sender, head.record, voted_term) if proposal.term < voted_term else None
         return None if term is None else Appeal(head.round, term)
 
-    def sign_again(
+    def sign_late(
         self, proposal: Proposal, sender: PeerId, ours: SealedRecord, base: SealedRecord
     ) -> RecordSignature | None:
-        """A vote for a record that stands uncertified in our chain, `ours` behind `base`; None for a refusal."""
+        """A vote for a record behind `base`, the last certified one, when our chain has gone on uncertified: for `ours`
+        there, or for another to which the votes bind, since it may be certified already; None for a refusal."""
+        try:
+            sealed = SealedRecord.from_bytes(proposal.record)
+        except PeerError as error:
+            logger.warning("refused a proposal reason=%s", error)
+            return None
         reason = fault_in_owner(sender, proposal.term, base.record)
-        reason = reason or fault_in_votes(proposal.term, ours.hash, proposal.votes, base)
-        reason = reason or objections(ours, base, Own(_NOBODY), self._layout)  # what we did in that round is forgotten
-        if ours.content != proposal.record:
-            reason = f"another record {ours.round} than ours"
-        return self._signature(ours, proposal.term, base, reason)
+        reason = reason or fault_in_votes(proposal.term, sealed.hash, proposal.votes, base)
+        if not reason and sealed.hash != ours.hash and not are_binding(proposal.votes, base):
+            reason = f"another record {ours.round} than ours, to which no votes bind"
+        # what we did in that round is forgotten
+        reason = reason or objections(sealed, base, Own(_NOBODY), self._layout)
+        return self._signature(sealed, proposal.term, base, reason)
 
     def forget_before(self, certified_round: int) -> None:
         """Remove ballots for what is certified long since: nobody asks for them."""

@@ -69,9 +69,9 @@ def start(
 
 
 def on_head(state: Coordinator, head: SealedRecord, past: Past, now: float) -> Coordinator:
-    """The chain has another newest record, whoever made it."""
+    """The chain has another newest record, whoever made it, or another certificate of one."""
     if head.hash == state.head.hash:
-        return state
+        return replace(state, past=past)
     return begun_to_lead(replace(follow(state, head, now), past=past), now)
 
 

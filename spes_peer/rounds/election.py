@@ -143,6 +143,12 @@ def fault_in_votes(term: int, record_hash: bytes, votes: Iterable[Signed], head:
     return None
 
 
+def are_binding(votes: Iterable[Signed], head: SealedRecord) -> bool:
+    """Whether these votes, found good by `fault_in_votes`, bind to a record."""
+    opened = [signed.open(Vote, head.record.run_id) for signed in votes]
+    return bound_hash(opened, len(head.record.roster)) != b""
+
+
 def fault_in_vote(vote: Vote, voter: PeerId, term: int, head: SealedRecord) -> str | None:
     if head.record.entry_of(voter) is None:
         return f"{voter} has no vote in round {head.round}"

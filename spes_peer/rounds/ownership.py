@@ -31,12 +31,14 @@ class Past:
     trained_in: Mapping[int, int] = field(default_factory=dict)
     """For each subset the newest record with an update of its experts; 0, or missing, if there is none."""
     leases: Leases = field(default_factory=Leases)
+    certifiers: frozenset[PeerId] = frozenset()
+    """Who can have the uncertified end of the chain certified; empty when it has none."""
 
     def after(self, record: Record, layout: Layout) -> "Past":
         """… once `record`, the next one, is there too."""
         blocks = [layout.by_id[update.block] for update in record.updates if update.block in layout.by_id]
         trained = {subset: record.round for block in blocks if (subset := layout.subset_of(block)) is not None}
-        return Past({**self.trained_in, **trained}, self.leases.after(record))
+        return Past({**self.trained_in, **trained}, self.leases.after(record), self.certifiers)
 
 
 def seats_after(record: Record, crowd: Crowd, past: Past, manifest: Manifest, now: float) -> tuple[Seat, ...]:

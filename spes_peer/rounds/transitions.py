@@ -253,17 +253,15 @@ def seats(state: Coordinator, now: float) -> tuple[Seat, ...]:
 
 def first_candidate(state: Coordinator, seats: Sequence[Seat]) -> PeerId | None:
     """Who coordinates the next round: a bootstrap node that attends, for those train nothing and are reached by all;
-    else this node, or when it leaves, another that is there. None if nobody is."""
+    else this node, or when it leaves, another that is there. None if nobody is.
+
+    While the chain has an uncertified end, those that can have it certified go first."""
     bootstraps = bootstraps_of(state.head.record)
     members = [seat.peer_id for seat in seats]
-    if state.me in bootstraps:
-        return state.me
-    here = [peer for peer in bootstraps if peer in state.crowd.links]
-    if here:
-        return here[0]
-    if state.me in members:
-        return state.me
-    return next(iter(rendezvous(f"coordinate {state.head.round + 1}", members)), None)
+    here = [peer for peer in bootstraps if peer == state.me or peer in state.crowd.links]
+    order = [*here, *rendezvous(f"coordinate {state.head.round + 1}", members)]
+    able = state.past.certifiers or frozenset(order)
+    return min(order, key=lambda peer: (peer not in able, peer not in here, peer != state.me), default=None)
 
 
 def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:

@@ -122,8 +122,8 @@ class DiskVoter(Voter):
     def sign(self, proposal: Proposal, *args: object) -> RecordSignature | None:
         return self._noted(proposal, super().sign(proposal, *args))  # type: ignore[arg-type]
 
-    def sign_again(self, proposal: Proposal, *args: object) -> RecordSignature | None:
-        return self._noted(proposal, super().sign_again(proposal, *args))  # type: ignore[arg-type]
+    def sign_late(self, proposal: Proposal, *args: object) -> RecordSignature | None:
+        return self._noted(proposal, super().sign_late(proposal, *args))  # type: ignore[arg-type]
 
     def _noted(self, proposal: Proposal, signature: RecordSignature | None) -> RecordSignature | None:
         if signature is not None:

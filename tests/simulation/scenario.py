@@ -92,6 +92,8 @@ class _Run:
         recovery_seconds = world.events.now - started_at
         reached = self._common_round(started_at)
         world.until_chains(lambda: self._common_round(started_at) >= reached + 2, bound_seconds)
+        if len(world.living) == len(world.machines):  # nobody is missing of any roster, so nothing stays uncertified
+            world.until_chains(lambda: self._certified_round() >= reached, bound_seconds)
         world.watch.check_end([one.node for one in world.living])
         return Outcome(
             seed=self.seed,
@@ -106,6 +108,9 @@ class _Run:
 
     def _common_round(self, since_at: float) -> int:
         return self.world.watch.common_round([machine.node for machine in self.world.living], since_at)
+
+    def _certified_round(self) -> int:
+        return min(machine.node.chain.certified_round for machine in self.world.living)
 
     @staticmethod
     def _resume(machine: Machine) -> None:
@@ -125,6 +130,8 @@ class _Run:
             if node in dead_for_good:
                 world.kill(node, is_noticed=self.dice.random() < 0.5)
                 continue
+            if node.has_started and isinstance(node.node, Volunteer) and node.node.is_leaving:
+                world.kill(node)  # its owner has thought better of it
             world.restart(node)
             if node.is_paused:
                 world.events.after(0.01, node, self._resume, node)
