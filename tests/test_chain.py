@@ -1,5 +1,6 @@
 """The chain on disk: what gets in, what takes the place of an uncertified end, and what survives."""
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from chain_parts import FIRST, PEERS, begun, branch, certify, following, grown, trained
 from rounds_swarm import CHECKS, genesis
 
-from spes_peer.errors import BadMessage, BadSignature, BlobMissing
+from spes_peer.errors import BadMessage, BadSignature, BlobMissing, DiskTrouble
+from spes_peer.files import write_whole
 from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.layout import Layout
 from spes_peer.run.lineage import Rank
@@ -151,6 +153,50 @@ def test_a_branch_that_ranks_above_the_uncertified_end_takes_its_place(tmp_path:
         assert (one.head, one.certified_round) == (theirs[-1].sealed, 4)
         assert [one.record(round) for round in (3, 4)] == theirs
     assert files(tmp_path) == [f"0000000{round}.record" for round in range(5)]
+
+
+@pytest.mark.parametrize("num_kept", [0, 1])
+def test_a_disk_that_fills_up_meanwhile_leaves_a_shorter_chain_and_what_is_gone_is_reported(
+    tmp_path: Path, zero: SealedRecord, num_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = grown(tmp_path, zero, 3)
+    base = head(chain)
+    ours = branch(base, ({"tokens": 5}, PEERS[:1]))
+    extended(chain, ours)
+    theirs = branch(base, ({"held_out_loss": 1.0}, PEERS[1:]), ({}, PEERS[1:]))
+    num_written = 0
+
+    def fills_up(path: Path, content: bytes) -> None:
+        nonlocal num_written
+        num_written += 1
+        if num_written > num_kept:
+            raise DiskTrouble(errno.ENOSPC, "disk full")
+        write_whole(path, content)
+
+    monkeypatch.setattr("spes_peer.run.chain.write_whole", fills_up)
+    assert chain.adopt(theirs) == Switch(3, (ours[0].sealed,))
+    for one in (chain, Chain(tmp_path, CHECKS)):
+        assert one.num_records == 3 + num_kept
+    monkeypatch.undo()
+    extended(chain, theirs[num_kept:])
+    assert chain.certified_round == 4
+
+
+def test_on_a_disk_that_takes_nothing_a_better_chain_changes_nothing(
+    tmp_path: Path, zero: SealedRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = grown(tmp_path, zero, 3)
+    ours = branch(head(chain), ({"tokens": 5}, PEERS[:1]))
+    theirs = branch(head(chain), ({"held_out_loss": 1.0}, PEERS[1:]), ({}, PEERS[1:]))
+    extended(chain, ours)
+
+    def is_read_only(_path: Path) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(Path, "unlink", is_read_only)
+    with pytest.raises(DiskTrouble, match="disk read-only"):
+        chain.adopt(theirs)
+    assert chain.head == ours[0].sealed
 
 
 def test_a_branch_that_begins_as_ours_takes_only_what_differs(tmp_path: Path, zero: SealedRecord) -> None:

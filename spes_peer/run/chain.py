@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spes_peer.errors import BlobMissing, PeerError
-from spes_peer.files import write_whole
+from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.files import our_disk, write_whole
 from spes_peer.run.certificates import Checks
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
@@ -89,7 +89,7 @@ class Chain:
 
     def adopt(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
         """Follow `branch`, which begins behind our newest certified record, if it ranks above what is here; None if
-        not. Raises like `check_record`."""
+        not. Raises like `check_record`, and `DiskTrouble` if nothing of it can be kept."""
         assert self._lineage is not None
         base = self.record(self.certified_round).sealed
         rank = branch_of(base, branch, self.checks).rank
@@ -103,13 +103,29 @@ class Chain:
             self.improve(certified)
         if rank <= self.rank:  # it was no more than better certificates of what is here
             return None
-        switch = Switch(base.round + 1 + same, tuple(ours[same:]))
-        for record in reversed(switch.lost):
-            self._path(record.round).unlink()
-        for certified in branch[same:]:
-            self._write(certified)
+        return self._replace_end(ours[same:], branch[same:])
+
+    def _replace_end(self, ours: Sequence[SealedRecord], theirs: Sequence[CertifiedRecord]) -> Switch:
+        """Where the disk does not take it all, the chain ends earlier and the rest is fetched again; `DiskTrouble`
+        where it takes nothing."""
+        before, trouble = self.head, None
+        try:
+            with our_disk(self.folder):
+                for sealed in reversed(ours):
+                    self._path(sealed.round).unlink()
+            for certified in theirs:
+                self._write(certified)
+        except DiskTrouble as error:
+            trouble = error
         self._load()
-        return switch
+        if trouble is not None:
+            if self.head == before:
+                raise trouble
+            log.warning(
+                "only a part of a better chain could be kept newest=%d reason=%s", self.num_records - 1, trouble
+            )
+        gone = tuple(one for one in ours if one.round >= self.num_records or self.record(one.round).sealed != one)
+        return Switch(gone[0].round if gone else theirs[0].sealed.round, gone)
 
     def record(self, round: int) -> CertifiedRecord:
         """The record that opened `round`; `BlobMissing` if it is not here."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from spes_peer.errors import PeerError
 from spes_peer.following.voting import Voter
@@ -88,6 +89,7 @@ class DiskChain(Chain):
         write: Callable[[CertifiedRecord], None],
     ) -> None:
         self.checks = checks
+        self.folder = Path()
         self._write_file = write
         self._records = records
         self._lineage = None
