@@ -271,6 +271,21 @@ def test_everybody_restarts_at_once(make: MakeWorld) -> None:
     assert len(members(world)) == 5
 
 
+def test_after_an_outage_for_everybody_the_work_of_the_open_round_is_waited_for(make: MakeWorld) -> None:
+    """They train it anew, although its deadline and the stall time-out are over."""
+    world = make()
+    world.until_round(3)
+    world.run(30.0)
+    for machine in world.living:
+        world.kill(machine)
+    world.run(7200.0)
+    for machine in world.volunteers:
+        world.restart(machine)
+    world.run(1.0)
+    goes_on(world)
+    assert world.watch.certified[4].record.tokens > 0
+
+
 def test_a_newcomer_that_dies_as_it_is_asked_to_sign_does_not_hold_up_the_first_round(make: MakeWorld) -> None:
     world = make(num_peers=1)
     world.until(lambda: phase(world["boot0"]) == "closing")
@@ -582,7 +597,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_the_checks_find_coordinators_that_are_not_bound_by_what_votes_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("election", "mandates"):
+    for module in ("election", "mandates", "recertifying"):
         monkeypatch.setattr(f"spes_peer.rounds.{module}.bound_hash", lambda *_: b"")
 
     def some_runs() -> None:

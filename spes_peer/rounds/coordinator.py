@@ -24,6 +24,7 @@ from spes_peer.rounds.messages import (
     Beat,
     Contribution,
     Departure,
+    Excuse,
     Holding,
     Proposal,
     RecordSignature,
@@ -147,6 +148,8 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return replace(state, crowd=depart(state.crowd, signed.peer_id))
         case Contribution():
             return _take_contribution(state, signed, message)
+        case Excuse():
+            return _take_excuse(state, signed, message)
         case UpdateReport():
             return _take_report(state, signed, message)
         case Holding():
@@ -202,6 +205,16 @@ def _take_contribution(state: Coordinator, signed: Signed, contribution: Contrib
     )
     crowd = replace(state.crowd, speeds={**state.crowd.speeds, sender: contribution.tokens_per_second})
     return replace(state, crowd=crowd, phase=phase)
+
+
+def _take_excuse(state: Coordinator, signed: Signed, excuse: Excuse) -> Coordinator | str:
+    """One that comes when contributions are closed is late, not wrong."""
+    entry, phase = _member(state, signed), state.phase
+    if isinstance(entry, str):
+        return f"excuse from round {excuse.round}: {entry}"
+    if excuse.round != state.head.round or not isinstance(phase, Training):
+        return state
+    return replace(state, phase=replace(phase, excused=phase.excused | {signed.peer_id}))
 
 
 def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Coordinator | str:

@@ -41,6 +41,12 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Excuse:
+    round: int
+    why: str
+
+
+@dataclass(frozen=True)
 class ReduceOrder:
     round: int
     tasks: tuple[ReduceTask, ...]
@@ -145,6 +151,7 @@ FROM_MEMBER = _by_name(
     Beat,
     AdmissionRequest,
     Contribution,
+    Excuse,
     UpdateReport,
     Holding,
     RecordSignature,

@@ -57,6 +57,8 @@ class Training:
     contributions: Contributions = field(default_factory=dict)
     made_by: Mapping[PeerId, int] = field(default_factory=dict)
     """Which start of its maker made each contribution; a newer start may make another."""
+    excused: frozenset[PeerId] = frozenset()
+    """Who has said that nobody need wait for it."""
     name: str = "training"
 
 

@@ -99,12 +99,32 @@ def usable(state: Coordinator, phase: Training) -> Contributions:
     return {peer: contribution for peer, contribution in phase.contributions.items() if peer in present}
 
 
+def train_until(state: Coordinator, phase: Training) -> float:
+    """Unix seconds until which the round waits for those who attend. Where too few have contributed and this node began
+    late to coordinate, others began late to train, and may do so for a whole round."""
+    record, timing = state.head.record, state.rules.manifest.timing
+    if is_more_than_half(len(usable(state, phase)), of=len(record.roster)):
+        return record.deadline_at
+    return max(record.deadline_at, max(phase.since_at, state.mandate.asked_at) + timing.round_seconds)
+
+
+def awaited_members(state: Coordinator, phase: Training) -> frozenset[PeerId]:
+    """Who attends, has not contributed, and has not said that it cannot."""
+    return state.present - phase.contributions.keys() - phase.excused
+
+
+def has_quorum(state: Coordinator, phase: Training) -> bool:
+    """Whether more than half of the roster attends and is not awaited, and somebody has contributed: if all are excused
+    the round stays open, or rounds would pass in which nobody trains."""
+    num_answers = len(state.present) - len(awaited_members(state, phase))
+    return bool(usable(state, phase)) and is_more_than_half(num_answers, of=len(state.head.record.roster))
+
+
 def _advance_training(state: Coordinator, phase: Training, now: float) -> Step:
     contributions = usable(state, phase)
-    has_quorum = is_more_than_half(len(contributions), of=len(state.head.record.roster))
-    if not has_quorum and not is_stalled(state, now):
+    if not has_quorum(state, phase) and not is_stalled(state, now):
         return Step(state)
-    if len(contributions) < len(state.present) and now < state.head.record.deadline_at:
+    if awaited_members(state, phase) and now < train_until(state, phase):
         return Step(state)
     if not contributions:  # the whole roster has gone, and others have come
         return _propose(state, (), untrained_findings(state.head.record), now) if seats(state, now) else Step(state)

@@ -7,10 +7,13 @@ from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, R
 from spes_peer.rounds.reducing import missing_holders, still_working
 from spes_peer.rounds.transitions import (
     awaited_blocks,
+    awaited_members,
+    has_quorum,
     needed_applicants,
     patience_seconds,
     proposed_term,
     reduce_until,
+    train_until,
     usable,
 )
 from spes_peer.run.certificates import is_more_than_half
@@ -56,10 +59,14 @@ def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, st
 def _wait_training(state: Coordinator, phase: Training, now: float) -> tuple[tuple[PeerId, ...], float, str]:
     record, contributions, present = state.head.record, usable(state, phase), state.present
     missing = tuple(entry.peer_id for entry in record.roster if entry.peer_id not in contributions)
-    awaited = tuple(peer for peer in missing if peer in present)
+    due = awaited_members(state, phase)
+    awaited = tuple(peer for peer in missing if peer in due)
     count = f"{len(contributions)} of {len(record.roster)} have contributed to round {record.round}"
-    if is_more_than_half(len(contributions), of=len(record.roster)) or (now < record.deadline_at and awaited):
-        return awaited, record.deadline_at, count
+    if num_excused := len((phase.excused & present) - contributions.keys()):
+        count += f", {num_excused} cannot"
+    until_at = train_until(state, phase)
+    if has_quorum(state, phase) or (now < until_at and awaited):
+        return awaited, until_at, count
     return missing, stall_ends_at(state), f"{count}, and it takes more than half; without them it goes on uncertified"
 
 

@@ -6,6 +6,7 @@ hear. A frozen process gets nothing until it thaws, then all at once; a killed o
 """
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -67,7 +68,7 @@ class Events:
         heapq.heappush(self._queue, (moment, self._counter, owner, epoch, action, args))
 
     def next_at(self) -> float:
-        return self._queue[0][0]
+        return self._queue[0][0] if self._queue else math.inf
 
     def step(self) -> None:
         """The next event."""
