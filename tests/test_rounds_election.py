@@ -449,6 +449,15 @@ def test_a_record_that_no_vote_names_is_not_taken(swarm: Swarm) -> None:
     assert heir.state.term == 0
 
 
+def test_a_record_that_a_vote_names_and_that_does_not_follow_the_open_round_is_not_taken(swarm: Swarm) -> None:
+    elsewhere = replace(made_before(swarm).record, previous_hash=b"\1" * 32).seal()
+    heir = Heir(swarm)
+    heir.elect(record_hash=elsewhere.hash)
+    (refusal,) = heir.hear(heir.me, SignedBefore(1, elsewhere.content))
+    assert "does not follow record 1" in refusal.why
+    assert heir.state.term == 0
+
+
 def test_while_the_bytes_are_missing_votes_in_a_later_term_can_be_asked_for(swarm: Swarm) -> None:
     heir = Heir(swarm)
     heir.elect(record_hash=invented("lost").encode()[:32])

@@ -182,6 +182,9 @@ def test_a_record_that_may_be_certified_is_proposed_once_all_who_attend_have_vot
     assert before(state, other).signed_before == {}  # no vote names it
     state = before(voted(state, *PEERS[:2], record_hash=other.hash), other)
     assert before(state, other, round=7) == state
+    elsewhere = replace(other.record, previous_hash=b"\1" * 32).seal()
+    named = voted(begun(base, standing), PEERS[0], record_hash=elsewhere.hash)
+    assert before(named, elsewhere) == named
     state = voted(state, PEERS[2])
     assert state.proposed is None  # the fourth may say that it has not
     assert requests(state, EVERYBODY) == (Outgoing(PEERS[3].peer_id, VoteRequest(1, state.term)),)

@@ -88,6 +88,8 @@ def take_signed_before(state: Coordinator, message: SignedBefore, sealed: Sealed
     named = {vote.record_hash for vote in _opened(state.mandate.votes.values(), state.head.record.run_id)}
     if message.round != state.head.round or sealed.hash not in named:
         return "a record that no vote names"
+    if sealed.record.previous_hash != state.head.hash:
+        return f"a record that does not follow record {state.head.round}, which its voter cannot have signed"
     return replace(
         state,
         mandate=replace(state.mandate, signed_before={**state.mandate.signed_before, sealed.hash: sealed}),

@@ -98,6 +98,8 @@ def with_signed_before(state: Recertifying, message: SignedBefore, sealed: Seale
     """A record that a vote names; anything else is not kept."""
     if message.round != state.base.round or sealed.hash not in {vote.record_hash for vote in state.opened_votes}:
         return state
+    if sealed.record.previous_hash != state.base.hash:
+        return state
     return replace(state, signed_before={**state.signed_before, sealed.hash: sealed})
 
 

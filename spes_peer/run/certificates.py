@@ -33,7 +33,6 @@ class Checks:
 
     run_id: bytes
     organizers: tuple[str, ...]
-    takes_uncertified: bool = True
     sequence_length: int = 1
     """Tokens of one position of the data."""
 
@@ -134,15 +133,15 @@ def check_record(certified: CertifiedRecord, previous: SealedRecord | None, chec
     has_organizer = not signatures.all.isdisjoint(checks.organizers)
     if is_certified_by(signatures.voted, record, previous.record):
         return Checked(sealed, True, has_organizer, signatures.all)
-    _check_uncertified(record, previous.record, signatures, checks)
+    _check_uncertified(record, previous.record, signatures)
     return Checked(sealed, False, has_organizer, signatures.all)
 
 
-def _check_uncertified(record: Record, previous: Record, signatures: Signatures, checks: Checks) -> None:
+def _check_uncertified(record: Record, previous: Record, signatures: Signatures) -> None:
     voters = electorate(record, previous)
     if not voters:
         raise BadSignature(f"record {record.round} stands between two empty rosters, so nobody can sign it")
-    if not checks.takes_uncertified or not is_carried_by(signatures.all, record, previous):
+    if not is_carried_by(signatures.all, record, previous):
         count = len(signatures.voted.intersection(voters))
         raise BadSignature(
             f"record {record.round} has {count} signatures of {len(voters)} voters and needs {len(voters) // 2 + 1}"
