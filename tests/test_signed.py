@@ -1,6 +1,7 @@
 """A signature binds a message to its type, run, record, signer, start and place in a row; and counts once."""
 
 import dataclasses
+import lzma
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from spes_peer.errors import BadMessage, BadSignature, PeerError
 from spes_peer.identity import Identity
 from spes_peer.run.peers import Claim, Head
-from spes_peer.run.signed import ReplayGuard, Signed, Signer, open_any
+from spes_peer.run.signed import ReplayGuard, Signed, Signer, open_any, pack, unpack
 from spes_peer.wire import convert
 
 RUN, OTHER_RUN = b"r" * 32, b"o" * 32
@@ -120,3 +121,39 @@ def test_signers_do_not_disturb_each_other(signer: Signer) -> None:
     guard = ReplayGuard()
     guard.accept(signer.sign(CLAIM))
     guard.accept(Signer(Identity.from_seed(b"\2" * 32), RUN, 1).sign(CLAIM))
+
+
+# ---- large bodies ----
+
+
+def large_head() -> Head:
+    return Head(7, b"ab" * 5000)
+
+
+def test_a_large_body_travels_compressed_and_a_small_one_as_it_is(signer: Signer) -> None:
+    content = convert.encode(large_head())
+    signed = signer.sign(large_head())
+    assert len(signed.body) < len(content) / 10
+    assert signed.open(Head, RUN) == large_head()
+    assert signer.sign(CLAIM).body == convert.encode(CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (pack(bytes(5000))[:-1], "is cut"),
+        (pack(bytes(5000)) + b"more", "has more behind its end"),
+        (pack(bytes((8 << 20) + 1)), "over 8388608 bytes"),
+        (pack(bytes(5000))[:24] + b"n" * 100, "cannot be decompressed"),
+        (lzma.compress(bytes(5000), preset=9), "cannot be decompressed: Memory usage limit"),
+    ],
+    ids=["cut", "goes on", "bomb", "nonsense", "dictionary"],
+)
+def test_a_compressed_body_that_is_not_sound_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        unpack(body)
+
+
+@given(st.binary(max_size=5))
+def test_what_is_no_compressed_body_is_left_as_it_is(content: bytes) -> None:
+    assert unpack(content) == content

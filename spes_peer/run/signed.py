@@ -2,8 +2,12 @@
 
 A signature covers the message's type, the run id, the hash of the record it answers, the signer's incarnation, a
 rising counter, and the bytes; each field with its length, so that no two envelopes share a signature.
+
+Large bodies travel compressed: a record names its peers again and again, and goes to all of them. A compressed body
+begins with what no message of ours begins with.
 """
 
+import lzma
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +20,30 @@ from spes_peer.wire import convert
 T = TypeVar("T")
 
 _DOMAIN = b"spes-peer message\0"
+_COMPRESSED = b"\xfd7zXZ\0"  # xz's magic; in protobuf the tag of a field 895, which is refused
+_COMPRESSED_FROM_BYTES = 4096
+_MAX_BODY_BYTES = 8 << 20  # what a message may have on the wire without compression
+
+
+def pack(content: bytes) -> bytes:
+    """The body that carries these bytes of a message."""
+    if len(content) < _COMPRESSED_FROM_BYTES:
+        return content
+    return lzma.compress(content, check=lzma.CHECK_NONE, preset=0)  # higher ones take longer and save nothing
+
+
+def unpack(body: bytes) -> bytes:
+    """What `pack` was given; `BadMessage` for what it never gives, before that takes any memory."""
+    if not body.startswith(_COMPRESSED):
+        return body
+    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_BODY_BYTES)
+    try:
+        content = unpacker.decompress(body, _MAX_BODY_BYTES)
+    except (lzma.LZMAError, MemoryError) as error:
+        raise BadMessage(f"a body that cannot be decompressed: {error}") from None
+    if not unpacker.eof or unpacker.unused_data:
+        raise BadMessage(f"a compressed body that is cut or has more behind its end, or over {_MAX_BODY_BYTES} bytes")
+    return content
 
 
 @dataclass(frozen=True)
@@ -45,7 +73,7 @@ class Signed:
         self.check(run_id)
         if self.kind != cls.__name__:
             raise BadMessage(f"a {self.kind[:80]!r} where a {cls.__name__} belongs")
-        return convert.decode(cls, self.body)
+        return convert.decode(cls, unpack(self.body))
 
 
 def open_any(signed: Signed, kinds: dict[str, type[Any]], run_id: bytes) -> Any:
@@ -74,7 +102,7 @@ class Signer:
             peer_id=self.identity.peer_id,
             incarnation=self.incarnation,
             counter=self._counter,
-            body=convert.encode(message),
+            body=pack(convert.encode(message)),
             signature=b"",
         )
         return Signed(**{**unsigned.__dict__, "signature": self.identity.sign(unsigned.signed_bytes())})
