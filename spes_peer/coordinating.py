@@ -6,6 +6,7 @@ sent. One task at a time changes the state: all of it runs between two awaits.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -224,8 +225,7 @@ class Coordinating:
             logger.error("cannot go on as coordinator reason=%s", error)
             return
         self._state = step.state
-        for outgoing in step.outgoing:
-            self._send(outgoing)
+        self._send(*step.outgoing)
         if step.certified is not None:
             self._node.chain_changed(None)
         if self._state.phase.name != phase_before:
@@ -259,13 +259,20 @@ class Coordinating:
             logger.warning("the last proposal on disk cannot be read reason=%s", error)
             return None
 
-    def _send(self, outgoing: Outgoing) -> None:
-        receivers = list(self._members.values()) if outgoing.to is None else [self._members.get(outgoing.to)]
-        present = [send for send in receivers if send is not None]
-        if present:
-            signed = self._node.signer.sign(outgoing.message)
-            for send in present:
-                send(signed)
+    def _send(self, *outgoing: Outgoing) -> None:
+        """In their order. What is said to one after the other is signed once: a proposal is large, and goes to all."""
+        for _, group in itertools.groupby(outgoing, key=lambda one: id(one.message)):
+            same = list(group)
+            present = [send for one in same for send in self._receivers(one.to)]
+            if present:
+                signed = self._node.signer.sign(same[0].message)
+                for send in present:
+                    send(signed)
+
+    def _receivers(self, to: PeerId | None) -> list[Send]:
+        if to is None:
+            return list(self._members.values())
+        return [self._members[to]] if to in self._members else []
 
     def _beat(self, to: PeerId | None = None) -> None:
         """Say what the round waits for, to one member or to all; a node that neither coordinates nor is asked to is

@@ -16,7 +16,7 @@ from pathlib import Path
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
 from spes_peer.clock import ClockWatch
-from spes_peer.errors import BadMessage, SpesError, Unreachable, first_in
+from spes_peer.errors import SpesError, Unreachable, first_in
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -126,10 +126,9 @@ class Node:
         An uncertified one behind a certified one is taken only when our own clock says that the run has stalled:
         anybody can make one.
         """
-        head, certified_before = self.chain.head, self.chain.certified_round
-        if head is not None and certified_before == head.round and self._is_early(head, [certified]):
-            raise BadMessage(f"record {head.round + 1} is not certified, and the run has not stalled")
-        self.chain.append(certified)
+        head = self.chain.head
+        is_free = head is None or self.chain.certified_round < head.round or self._has_stalled(head)
+        self.chain.append(certified, may_be_uncertified=is_free)
         self.chain_changed(None)
 
     def take_branch(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
@@ -170,7 +169,10 @@ class Node:
         """Whether `branch` begins uncertified although the round behind `base` may still close well."""
         if not branch or branch_of(base, branch, self.chain.checks).certified_round > base.round:
             return False
-        return time.time() < stalled_at(base.record, self.manifest.timing.stall_timeout_seconds)
+        return not self._has_stalled(base)
+
+    def _has_stalled(self, head: SealedRecord) -> bool:
+        return time.time() >= stalled_at(head.record, self.manifest.timing.stall_timeout_seconds)
 
     @contextlib.asynccontextmanager
     async def running(self, known: Iterable[PeerEntry]) -> AsyncIterator[None]:

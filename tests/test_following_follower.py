@@ -312,7 +312,7 @@ async def test_a_coordinator_that_is_frozen_is_replaced_too(opened: Open) -> Non
             one.contributes = False
         run.start()
         await soon(lambda: all(one.coordinator == run.bootstrap.peer_id for one in run.members))
-        run.bootstrap.follower.coordinating._send = lambda _outgoing: None  # type: ignore[method-assign,assignment]
+        run.bootstrap.follower.coordinating._send = lambda *_outgoing: None  # type: ignore[method-assign,assignment]
         await soon(lambda: run.another_coordinates())
         for one in run.members:
             one.contribute()

@@ -57,6 +57,8 @@ class Crowd:
         return replace(self, links={**expected, **self.links})
 
     def without(self, gone: Collection[PeerId]) -> "Crowd":
+        if not any(peer in self.links for peer in gone):
+            return self
         return replace(self, links={peer: link for peer, link in self.links.items() if peer not in gone})
 
     def silent(self, now: float, timeout_seconds: float) -> frozenset[PeerId]:

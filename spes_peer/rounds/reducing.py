@@ -14,6 +14,7 @@ What a rejected peer offered of *other* blocks stays if those blocks' reducers f
 mean to average those blocks again.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -208,8 +209,15 @@ def is_dropped(update: Update, peers: Collection[PeerId]) -> bool:
 
 def missing_holders(update: Update, holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> AbstractSet[PeerId]:
     """Who should still fetch the update before it may be listed; nobody if two others than its maker hold it."""
-    others = present - {makers_of(update)[0]}
-    return others - holders if len(others & holders) < min(2, len(others)) else frozenset()
+    return frozenset() if _is_held(update, holders, present) else present - {makers_of(update)[0]} - holders
+
+
+def _is_held(update: Update, holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
+    """Whether enough have it; asked for every block with every message, so it looks no further than it must."""
+    maker = makers_of(update)[0]
+    needed = min(2, len(present) - (maker in present))
+    held = (peer for peer in holders if peer in present and peer != maker)
+    return sum(1 for _ in itertools.islice(held, needed)) == needed
 
 
 def is_lost(holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
@@ -218,4 +226,4 @@ def is_lost(holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
 
 
 def is_listable(update: Update, holders: AbstractSet[PeerId], present: AbstractSet[PeerId]) -> bool:
-    return not is_lost(holders, present) and not missing_holders(update, holders, present)
+    return not is_lost(holders, present) and _is_held(update, holders, present)

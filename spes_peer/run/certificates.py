@@ -77,10 +77,10 @@ def electorate(record: Record, previous: Record) -> tuple[PeerId, ...]:
 
 
 def is_certified_by(signers: Collection[PeerId], record: Record, previous: Record) -> bool:
-    voters = electorate(record, previous)
     if not previous.roster and (not previous.candidates or previous.candidates[0] not in signers):
         return False
-    return is_more_than_half(len(set(voters).intersection(signers)), of=len(voters))
+    voters = previous.members or record.members
+    return is_more_than_half(len(voters.intersection(signers)), of=len(voters))
 
 
 def is_carried_by(signers: Collection[PeerId], record: Record, previous: Record) -> bool:
@@ -94,7 +94,7 @@ def is_carried_by(signers: Collection[PeerId], record: Record, previous: Record)
 
 def may_sign(record: Record, previous: Record) -> frozenset[PeerId]:
     """Whose signatures may stand under `record`, besides an organizer's."""
-    return frozenset((*electorate(record, previous), *record.members, *previous.candidates))
+    return previous.members.union(record.members, previous.candidates)
 
 
 def stalled_at(record: Record, stall_timeout_seconds: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.errors import BadMessage, BlobMissing, DiskTrouble, PeerError
 from spes_peer.files import our_disk, write_whole
 from spes_peer.run.certificates import Checks
 from spes_peer.run.layout import Layout
@@ -66,9 +66,11 @@ class Chain:
     def rank(self) -> Rank:
         return Rank(-1) if self._lineage is None else self._lineage.rank
 
-    def append(self, certified: CertifiedRecord) -> SealedRecord:
+    def append(self, certified: CertifiedRecord, may_be_uncertified: bool = True) -> SealedRecord:
         """Verify the next record and keep it; on disk when this returns. Raises like `check_record`."""
         lineage = self._followed_by(certified)
+        if not may_be_uncertified and lineage.tail:
+            raise BadMessage(f"record {lineage.head.round} is not certified, and the run has not stalled")
         self._write(certified)
         self._take(lineage)
         return lineage.head

@@ -32,9 +32,14 @@ class Lease:
         return now - self.moved_at < lease_seconds
 
     def renewed(self, entry: RosterEntry, record: Record) -> "Lease":
+        if self.since.keys() == set(entry.subsets):
+            return Lease(self.since, record.opened_at, self.moved_at)
         since = {subset: self.since.get(subset, record.round) for subset in entry.subsets}
         has_moved = not self.since.keys() <= since.keys()
         return Lease(since, record.opened_at, record.opened_at if has_moved else self.moved_at)
+
+
+_NEVER_SEEN = Lease()
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Leases:
         return Leases({**self.by_peer, **renewed})
 
     def of(self, peer: PeerId) -> Lease:
-        return self.by_peer.get(peer, Lease())
+        return self.by_peer.get(peer, _NEVER_SEEN)
 
     def standing(self, present: Collection[PeerId], now: float, lease_seconds: float) -> dict[int, frozenset[PeerId]]:
         """Subsets on which somebody who is not `present` has a lease that stands, and who."""

@@ -64,6 +64,8 @@ class Lineage:
     def followed_by(self, certified: CertifiedRecord) -> "Lineage":
         """With the next record; raises like `check_record`."""
         checked = check_record(certified, self.head, self.checks)
+        if checked.is_certified and not self.tail:  # as nearly always; what it weighs beside others does not matter
+            return replace(self, head=checked.sealed, certified_round=checked.sealed.round)
         tail = (*self.tail, _link(checked, self.head.record, self.checks))
         return replace(self, head=checked.sealed, tail=tail)._counted()
 

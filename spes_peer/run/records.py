@@ -5,6 +5,7 @@ closes round r−1 (its updates) and opens round r (its roster). A record's hash
 travelled, so `SealedRecord` keeps both.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -164,6 +165,12 @@ def first_record(run_id: bytes, genesis: tuple[BlockName, ...], candidates: tupl
     )
 
 
+@functools.lru_cache(maxsize=2)
+def _decoded(content: bytes) -> Record:
+    """A member is asked to sign a record, and then gets it again with its certificate."""
+    return convert.decode(Record, content)
+
+
 @dataclass(frozen=True)
 class SealedRecord:
     """A record with the bytes that were hashed and signed."""
@@ -174,7 +181,7 @@ class SealedRecord:
     @classmethod
     def from_bytes(cls, content: bytes) -> "SealedRecord":
         """Raises `BadMessage`."""
-        return cls(convert.decode(Record, content), content)
+        return cls(_decoded(content), content)
 
     @cached_property
     def hash(self) -> bytes:

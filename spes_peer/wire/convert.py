@@ -8,8 +8,10 @@ that a dataclass refuses in its `__post_init__` end as `BadMessage`.
 import dataclasses
 import functools
 import math
+import operator
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -59,7 +61,7 @@ def from_message(cls: type[T], message: Message) -> T:
     if len(UnknownFieldSet(message)):
         raise BadMessage(f"{cls.__name__} has fields that this version does not know")
     try:
-        return cls(**{name: _field(kind, message, name) for name, kind in _fields_of(typing.cast(Any, cls))})
+        return cls(**{name: read(message) for name, read in _readers_of(typing.cast(Any, cls))})
     except (ValueError, TypeError) as error:
         raise BadMessage(f"{cls.__name__}: {error}") from None
 
@@ -74,26 +76,39 @@ def decode(cls: type[T], content: bytes) -> T:
     return from_message(cls, message)
 
 
+_Read = Callable[[Any], Any]
+
+
 @functools.cache
-def _fields_of(cls: type) -> tuple[tuple[str, Any], ...]:
+def _readers_of(cls: type) -> tuple[tuple[str, _Read], ...]:
+    """How to read each field from a message; made once, as a record of a large run has tens of thousands of them."""
     hints = typing.get_type_hints(cls)
-    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(cls))
+    return tuple((field.name, _reader(field.name, hints[field.name])) for field in dataclasses.fields(cls))
 
 
-def _field(kind: Any, message: Message, name: str) -> Any:
-    content = getattr(message, name)
+def _reader(name: str, kind: Any) -> _Read:
+    content_of = operator.attrgetter(name)
     if typing.get_origin(kind) is tuple:
-        item_kind = typing.get_args(kind)[0]
-        return tuple(_scalar(item_kind, item, name) for item in content)
-    if typing.get_origin(kind) is types.UnionType:  # an optional nested message
-        return _scalar(typing.get_args(kind)[0], content, name) if message.HasField(name) else None
-    return _scalar(kind, content, name)
+        item = _converter(typing.get_args(kind)[0], name)
+        return lambda message: tuple(map(item, content_of(message)) if item else content_of(message))
+    if typing.get_origin(kind) is types.UnionType:
+        present = _reader(name, typing.get_args(kind)[0])
+        return lambda message: present(message) if message.HasField(name) else None
+    convert = _converter(kind, name)
+    return content_of if convert is None else lambda message: convert(content_of(message))
 
 
-def _scalar(kind: Any, content: Any, name: str) -> Any:
+def _converter(kind: Any, name: str) -> _Read | None:
+    """From what protobuf has to what a dataclass has; None where that is the same."""
     if dataclasses.is_dataclass(kind):
-        return from_message(typing.cast(type[Any], kind), content)
-    if isinstance(content, float) and not math.isfinite(content):
-        raise BadMessage(f"{name} is not finite")
+        return functools.partial(from_message, typing.cast(type[Any], kind))
     base = getattr(kind, "__supertype__", kind)
-    return base(content) if isinstance(base, type) and not isinstance(content, base) else content
+    if base is float:
+        return functools.partial(_finite, name)
+    return None if base in (str, bytes, int, bool) else typing.cast(_Read, base)
+
+
+def _finite(name: str, content: float) -> float:
+    if not math.isfinite(content):
+        raise BadMessage(f"{name} is not finite")
+    return content
