@@ -19,6 +19,8 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.records import CertifiedRecord, SealedRecord
 
+_NO_LEASES = Leases()  # one for all nodes: what follows from it is computed once
+
 
 @dataclass
 class Disk:
@@ -106,7 +108,7 @@ class DiskChain(Chain):
 
     def _load(self) -> None:
         self._lineage = None
-        self._times_updated, self._last_updated, self._leases = {}, {}, Leases()
+        self._times_updated, self._last_updated, self._leases = {}, {}, _NO_LEASES
         while self.num_records in self._records:
             try:
                 self._take(self._followed_by(self._records[self.num_records]))

@@ -10,6 +10,7 @@ Training takes no time of the processor here, and blobs do not travel: this is w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import hashlib
 import json
@@ -17,19 +18,26 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from spes_peer.identity import Identity, PeerId
+from spes_peer.rounds.messages import RecordSignature
+from spes_peer.run import records
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, parse_run_file
 from spes_peer.run.presets import PRESETS
+from spes_peer.run.records import CertifiedRecord, SealedRecord
 from spes_peer.run.signed import Signed, Signer
 from spes_peer.wire import convert
 
-from .network import Action, Process
+from .invariants import Watch
+from .network import Action, Process, Stream
+from .node import SimulatedNode
 from .stage import Stage, on_stage
 from .world import World
 
@@ -118,8 +126,21 @@ class _Account:
     cpu_seconds: float = 0.0
 
 
+class _Unwatched(Watch):
+    """Counts changes and checks nothing, which would cost a node time."""
+
+    def on_certificate(self, node: SimulatedNode, certified: CertifiedRecord) -> None: ...
+
+    def on_signature(self, node: SimulatedNode, sealed: SealedRecord, signature: RecordSignature) -> None: ...
+
+    def on_applied(self, node: SimulatedNode, sealed: SealedRecord, root: str) -> None: ...
+
+    def on_chain(self, node: SimulatedNode) -> None:
+        self.num_changes += 1
+
+
 class _Meter:
-    """Counts what passes the network and the time that events take."""
+    """Counts what passes the network and the time that events take, without what the simulated network takes."""
 
     def __init__(self, stage: Stage, world: World) -> None:
         self.accounts: dict[str, _Account] = defaultdict(_Account)
@@ -128,8 +149,23 @@ class _Meter:
         self.coordinator = boot.name
         self.sampled = [machine.name for machine in world.volunteers[:SAMPLED_PEERS]]
         self._honest = {self.coordinator, *self.sampled}
+        decode: Any = records._decoded.__wrapped__
+        self._decoded: dict[str, Any] = defaultdict(lambda: lru_cache(maxsize=2)(decode))
+        self._owner = ""
+        self._elsewhere_seconds = 0.0
+        self._send = Stream.send
+        world.watch = _Unwatched(world)
         world.network.count = self._count
         world.events.around = self._around
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """What the program remembers in a process is remembered for each node here."""
+        with (
+            mock.patch.object(records, "_decoded", lambda content: self._decoded[self._owner](content)),
+            mock.patch.object(Stream, "send", lambda stream, signed, to_server: self._sends(stream, signed, to_server)),
+        ):
+            yield
 
     def reset(self) -> None:
         self.accounts.clear()
@@ -146,15 +182,23 @@ class _Meter:
         theirs.received[signed.kind] += 1
         theirs.received_bytes[signed.kind] += size
 
+    def _sends(self, stream: Stream, signed: Signed, to_server: bool) -> None:
+        started_at = time.thread_time()
+        self._send(stream, signed, to_server)
+        self._elsewhere_seconds += time.thread_time() - started_at
+
     def _around(self, owner: Process | None, action: Action, args: tuple[Any, ...]) -> None:
         assert owner is not None
         self._stage.memory.is_on = owner.name not in self._honest
         if self._stage.memory.is_on:
+            self._owner = "any other"
             action(*args)
             return
+        self._owner, self._elsewhere_seconds = owner.name, 0.0
         started_at = time.thread_time()
         action(*args)
-        self.accounts[owner.name].cpu_seconds += time.thread_time() - started_at
+        seconds = time.thread_time() - started_at - self._elsewhere_seconds
+        self.accounts[owner.name].cpu_seconds += seconds
 
 
 @dataclass(frozen=True)
@@ -206,11 +250,24 @@ def _median(costs: list[Cost]) -> Cost:
     return Cost(**values, bytes_sent_by_kind=by_kind)
 
 
+def _forget_records(world: World) -> None:
+    """Of older rounds keep the bytes alone, once for all: nobody asks for them."""
+    machines = list(world.machines.values())
+    for round in range(1, min(machine.node.chain.certified_round for machine in machines)):
+        kept = machines[0].disk.records[round]
+        kept.__dict__.pop("sealed", None)
+        for machine in machines[1:]:
+            machine.disk.records[round] = kept
+
+
 def measure(num_peers: int, num_rounds: int, budget_seconds: float) -> Row:
     """A run without misfortunes; fewer rounds if they take longer than the budget."""
-    with on_stage(signs_really=True) as stage:
+    with on_stage(signs_really=True) as stage, contextlib.ExitStack() as stack:
+        gc.disable()  # it would look through all nodes again and again; what is left of a round is collected after it
+        stack.callback(gc.enable)
         world = _RealWorld(stage, num_peers)
         meter = _Meter(stage, world)
+        stack.enter_context(meter.measuring())
         world.run(0.0)
         world.until_round(_WARM_UP_ROUNDS, list(world.machines.values()), within_seconds=3600.0)
         meter.reset()
@@ -219,8 +276,9 @@ def measure(num_peers: int, num_rounds: int, budget_seconds: float) -> Row:
             done += 1
             world.until_round(_WARM_UP_ROUNDS + done, list(world.machines.values()), within_seconds=3600.0)
             stage.memory.forget()
+            _forget_records(world)
             gc.collect()
-        head = world.watch.certified[_WARM_UP_ROUNDS + done]
+        head = world.machines[meter.coordinator].node.head
         row = Row(
             num_peers,
             done,
@@ -280,7 +338,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.scale", description=__doc__)
     parser.add_argument("--peers", default="16,64,256,1000", help="numbers of peers, with commas")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--budget-seconds", type=float, default=900.0, help="end a run earlier than this, if need be")
+    parser.add_argument("--budget-seconds", type=float, default=3600.0, help="a run ends earlier than this")
     parser.add_argument("--report", type=Path, help="write the figures here, as JSON")
     parser.add_argument("--plot", type=Path, help="draw them here")
     options = parser.parse_args(arguments)
