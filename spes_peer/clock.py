@@ -1,8 +1,8 @@
-"""Whose clock is wrong, and whether time has passed without us.
+"""What time it is in a run, whose clock is wrong, and whether time has passed without us.
 
-Deadlines of rounds, entries in the DHT and call tokens name moments in Unix seconds, so what time it is must be nearly
-the same for all nodes of a run (`SwarmClock`), however their wall clocks are set or step. That our wall clock stepped,
-is wrong, or that we did not run for a while, is noticed within a second (`ClockWatch`).
+Deadlines of rounds, entries in the DHT and call tokens are in Unix seconds, so all nodes of a run must agree on what
+time it is, however their wall clocks are set or step (`SwarmClock`). That our wall clock steps or is wrong, or that we
+did not run for a while, is noticed within a second (`ClockWatch`).
 """
 
 import asyncio
@@ -29,9 +29,9 @@ _TROUBLE = "clock"
 
 def boot_seconds() -> float:
     """Since the machine started, the time while it was suspended too where the system knows it. Nobody sets it."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return time.clock_gettime(
+        getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    )  # macOS has the second, which goes on
 
 
 @dataclass(frozen=True)
@@ -86,46 +86,54 @@ class _Sample:
     """By the boot clock."""
     at_boot: float
     """What the peer's clock showed when our boot clock showed 0, at least."""
-    late_seconds: float
+    late_seconds: float = 0.0
     """It showed so much more at most."""
 
 
 class SwarmClock:
-    """What time it is in the run. Goes on by the boot clock: a step of the wall clock does not move it.
+    """What time it is in the run, for all its nodes alike: it goes on by the boot clock, whatever the wall clock does.
 
-    It begins with the wall clock, or with the time of the node that introduces us, and is set when the wall clocks of
-    most nodes, ours among them, show another time. All tell each other what their wall clocks show, never what they
-    have taken from others: so most that are right prevail over who was first, and nobody follows its own echo. Between
-    two halves that differ, each node stays where it is: of two nodes neither takes the time of the other, so that they
-    cannot just swap. A newcomer with a wrong clock has been set by then, by its introduction.
+    It begins with the wall clock, or with the time of who introduces us, and is set again when most of those who count,
+    we among them, have another time. Between two halves we stay with ours: of two nodes that differ neither takes the
+    other's, so that they cannot swap. Only who starts and has heard nobody yet has no say, and takes theirs.
+
+    Beside the run's time others say what their wall clocks show. That moves nothing, and tells whose is wrong.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, boot: Callable[[], float] = boot_seconds) -> None:
         self.wall = wall
-        """What we tell others."""
         self._boot = boot
         self._at_boot = wall() - boot()
-        self._samples: dict[str, _Sample] = {}
+        self._has_a_say = False
+        self._times: dict[str, _Sample] = {}
+        self._walls: dict[str, _Sample] = {}
 
     def time(self) -> float:
         """Unix seconds."""
         return self._at_boot + self._boot()
 
     def wall_at(self, moment: float) -> float:
-        """What our wall clock shows at this moment of the run, for people and for other processes of this machine."""
+        """What our wall clock shows at this moment of the run: for people, and for processes that know no other."""
         return self.wall() + moment - self.time()
 
     def tell(self, now: float) -> float:
-        """It is `now` for who introduces us. The seconds by which that set this clock; 0 where they agree."""
-        return self._set_by(now - self.time()) if math.isfinite(now) else 0.0
+        """It is `now` for who introduces us; the seconds by which that sets this clock, 0 where they nearly agree."""
+        if not math.isfinite(now):
+            return 0.0
+        self._has_a_say = True
+        return self._set_by(now - self.time())
+
+    def note(self, peer: str, their_time: float) -> None:
+        """It is `their_time` for a peer that counts. Nothing changes before `follow`."""
+        _keep(self._times, peer, their_time, self._boot())
 
     def follow(self) -> float:
-        """Go by the others where most say that it is another time. The seconds by which that set this clock."""
-        now, boot = self.time(), self._boot()
-        said = [_nearest_to_zero(low, high) for low, high in self._said(now - boot)]
+        """Go by most of those who count; the seconds by which that sets this clock, mostly 0."""
+        said = [ahead for ahead, _ in self._ahead_of(self._at_boot, self._times)]
         if not said:
             return 0.0
-        said = sorted((*said, self.wall() - now))
+        said = sorted([*said, 0.0] if self._has_a_say else said)
+        self._has_a_say = True
         return self._set_by(_nearest_to_zero(said[(len(said) - 1) // 2], said[len(said) // 2]))
 
     def _set_by(self, seconds: float) -> float:
@@ -134,33 +142,23 @@ class SwarmClock:
         self._at_boot += seconds
         return seconds
 
-    def note(self, peer: str, their_time: float, late_seconds: float = 0.0) -> None:
-        """A peer says that its clock shows `their_time` now, or said so at most `late_seconds` ago."""
-        if not math.isfinite(their_time):
-            return
-        now = self._boot()
-        held = self._samples.pop(peer, None)
-        if held is not None and held.late_seconds < late_seconds and now - held.taken_at < _SAMPLE_SECONDS / 2:
-            self._samples[peer] = held  # which says more
-            return
-        self._samples[peer] = _Sample(now, their_time - now, late_seconds)
-        while len(self._samples) > _MOST_SAMPLES:
-            del self._samples[next(iter(self._samples))]
+    def note_wall(self, peer: str, their_wall: float, late_seconds: float = 0.0) -> None:
+        """A peer's wall clock shows `their_wall` now, or did at most `late_seconds` ago."""
+        _keep(self._walls, peer, their_wall, self._boot(), late_seconds)
 
     def offset(self) -> tuple[float, int]:
         """Seconds by which our wall clock is ahead of the others', as the median of so many of them; 0 of none. Each
         counts with the least that what it said allows."""
-        offsets = [-_nearest_to_zero(low, high) for low, high in self._said(self.wall() - self._boot())]
+        ahead = self._ahead_of(self.wall() - self._boot(), self._walls)
+        offsets = [-_nearest_to_zero(least, most) for least, most in ahead]
         return (statistics.median(offsets), len(offsets)) if offsets else (0.0, 0)
 
-    def _said(self, at_boot: float) -> list[tuple[float, float]]:
-        """By how many seconds, at least and at most, each clock is ahead of one that showed `at_boot` when our boot
+    def _ahead_of(self, at_boot: float, samples: dict[str, _Sample]) -> list[tuple[float, float]]:
+        """The seconds, at least and at most, by which each is ahead of a clock that showed `at_boot` when our boot
         clock showed 0."""
-        return [
-            (sample.at_boot - at_boot, sample.at_boot + sample.late_seconds - at_boot)
-            for sample in self._samples.values()
-            if self._boot() - sample.taken_at < _SAMPLE_SECONDS
-        ]
+        now = self._boot()
+        fresh = [sample for sample in samples.values() if now - sample.taken_at < _SAMPLE_SECONDS]
+        return [(one.at_boot - at_boot, one.at_boot - at_boot + one.late_seconds) for one in fresh]
 
     @property
     def trouble(self) -> str:
@@ -172,6 +170,16 @@ class SwarmClock:
         whose = f"median of {num_peers} peers" if num_peers > 1 else "one peer's"
         said = f"your clock is {abs(offset):.0f} s {where} the others' ({whose})"
         return f"{said}: set it, e.g. with timedatectl set-ntp true"
+
+
+def _keep(samples: dict[str, _Sample], peer: str, said: float, now: float, late_seconds: float = 0.0) -> None:
+    if not math.isfinite(said):
+        return
+    held = samples.pop(peer, None)
+    says_more = held is not None and held.late_seconds < late_seconds and now - held.taken_at < _SAMPLE_SECONDS / 2
+    samples[peer] = held if held is not None and says_more else _Sample(now, said - now, late_seconds)
+    while len(samples) > _MOST_SAMPLES:
+        del samples[next(iter(samples))]
 
 
 def _nearest_to_zero(low: float, high: float) -> float:
@@ -189,7 +197,7 @@ class ClockWatch:
         on_time: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """`on_step` hears by how many seconds the wall clock was set ahead, or back (negative); `on_suspended` for how
-        many this process did not run; `on_time` by how many the time of the run was set, for us."""
+        many this process did not run; `on_time` by how many `swarm` was set, because most have another time."""
         self._swarm = swarm
         self._on_step = on_step
         self._on_suspended = on_suspended
@@ -213,9 +221,8 @@ class ClockWatch:
         if change.stepped_seconds:
             logger.warning("the clock was set seconds=%+.0f", change.stepped_seconds)
             self._on_step(change.stepped_seconds)
-        if set_by := self._swarm.follow():
-            logger.warning("it is another time for most of the others, going by it from now on seconds=%+.0f", set_by)
-            self._on_time(set_by)
+        if seconds := self._swarm.follow():
+            self._on_time(seconds)
         if trouble := self._swarm.trouble:
             troubles.board.set(_TROUBLE, trouble)
         else:

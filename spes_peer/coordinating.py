@@ -8,7 +8,6 @@ sent. One task at a time changes the state: all of it runs between two awaits.
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -45,6 +44,7 @@ from spes_peer.rounds.recertifying import (
     with_signed_before,
     with_vote,
 )
+from spes_peer.rounds.set_clock import moved_state
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.chain import Switch
 from spes_peer.run.records import CertifiedRecord, SealedRecord
@@ -73,17 +73,18 @@ class Coordinating:
             Rules(node.layout, finish_after),
             node.chain.head,
             node.peer_id,
-            time.time(),
+            node.now(),
             self._past(),
             self._proposed,
         )
         node.on_attend = self.attend
         node.on_chain.append(self._on_chain)
+        node.on_time.append(self._on_time)
 
     @property
     def leads(self) -> bool:
         """Whether this node coordinates the open round."""
-        return leads(self._state, time.time())
+        return leads(self._state, self._node.now())
 
     @property
     def has_quorum(self) -> bool:
@@ -103,7 +104,7 @@ class Coordinating:
     async def run(self) -> None:
         """Let time pass and tell members every heartbeat what the round waits for; ends by cancellation."""
         while True:
-            self._do(on_time(self._state, time.time()))
+            self._do(on_time(self._state, self._node.now()))
             self._beat()
             self._recertify()
             await asyncio.sleep(self._node.manifest.timing.heartbeat_seconds)
@@ -114,7 +115,7 @@ class Coordinating:
         logger.debug("a member attends peer=%s", self._node.name_of(caller))
         try:
             send(self._node.signer.sign(self._node.chain.record(self._node.head_round)))
-            self._do(on_connected(self._state, caller, time.time()))
+            self._do(on_connected(self._state, caller, self._node.now()))
             self._beat(caller)  # the others hear of it with the next one: all may come at once
             async for signed in incoming:
                 self._take(caller, signed)
@@ -122,21 +123,25 @@ class Coordinating:
             if self._members.get(caller) is send:
                 del self._members[caller]
                 logger.debug("a member is gone peer=%s", self._node.name_of(caller))
-                self._do(on_gone(self._state, caller, time.time()))
+                self._do(on_gone(self._state, caller, self._node.now()))
 
     def resign(self) -> None:
         """Stop: members need not wait to find out. What was certified is theirs already."""
         if self.leads:
-            beat = waiting(self._state, time.time())
+            beat = waiting(self._state, self._node.now())
             self._send(Outgoing(None, replace(beat, phase="resigned", why="the coordinator leaves the run")))
 
     def _on_chain(self, _switch: Switch | None) -> None:
         head = self._node.chain.head
         assert head is not None
         is_new = head.hash != self._state.head.hash
-        self._state = on_head(self._state, head, self._past(), time.time())
+        self._state = on_head(self._state, head, self._past(), self._node.now())
         if is_new:  # who attends here may not have it, and may have to go elsewhere now
             self._send(Outgoing(None, self._node.chain.record(head.round)))
+
+    def _on_time(self, seconds: float) -> None:
+        self._state = moved_state(self._state, seconds)
+        self._recertifying = None  # it begins anew
 
     def _past(self) -> Past:
         chain = self._node.chain
@@ -161,13 +166,13 @@ class Coordinating:
             except (PeerError, DiskTrouble) as error:
                 logger.warning("nothing is certified late peer=%s reason=%s", self._node.name_of(caller), error)
             return
-        self._do(on_message(self._state, signed, message, time.time()))
+        self._do(on_message(self._state, signed, message, self._node.now()))
 
     # ---- a record that went on uncertified ----
 
     def _recertify(self) -> None:
         """Ask the old roster to sign what stands uncertified, while this node coordinates and they attend it."""
-        chain, now = self._node.chain, time.time()
+        chain, now = self._node.chain, self._node.now()
         standing = chain.first_uncertified() if self.leads else None
         state = self._recertifying
         if standing is None:
@@ -277,7 +282,7 @@ class Coordinating:
     def _beat(self, to: PeerId | None = None) -> None:
         """Say what the round waits for, to one member or to all; a node that neither coordinates nor is asked to is
         silent."""
-        now = time.time()
+        now = self._node.now()
         if not leads(self._state, now) and not supporters(self._state):
             return
         beat: CoordinatorBeat = waiting(self._state, now)

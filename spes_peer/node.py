@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spes_peer import __version__
 from spes_peer.blobs import BlobStore
-from spes_peer.clock import ClockWatch
+from spes_peer.clock import ClockWatch, SwarmClock
 from spes_peer.errors import SpesError, Unreachable, first_in
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
@@ -77,6 +77,9 @@ class Node:
         self.settings = settings
         self.identity = Identity.load_or_create(folder.identity_key)
         self.tls = TlsIdentity.generate()
+        self.clock = SwarmClock()
+        self.on_time: list[Callable[[float], None]] = []
+        """Called with the seconds by which `now` was set; it does not step otherwise, whatever the wall clock does."""
         self.chain = Chain(folder.path, Checks.of(self.manifest, signed.run_id))
         # by the clock, so that a key copied to another machine rises there too; by disk, where the clock has gone back
         incarnation = folder.next_number("incarnation", at_least=time.time_ns())
@@ -84,7 +87,7 @@ class Node:
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
-        self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket)
+        self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now)
         self.fetcher = Fetcher(self.holdings, self.connections, self.manifest.timing.fetch_stall_seconds)
         self.announce_soon = asyncio.Event()
         """Set when others should know soon what this node says of itself."""
@@ -93,6 +96,7 @@ class Node:
         self.entries: dict[PeerId, PeerEntry] = {}
         self._listed_at: dict[PeerId, float] = {}
         """When the DHT last had the entry, by the monotonic clock."""
+        self._written_at = 0.0
         self.on_attend: OnAttend | None = None
         """Set by what coordinates, or would."""
         self.on_chain: list[Callable[[Switch | None], None]] = []
@@ -117,6 +121,31 @@ class Node:
     def head_round(self) -> int:
         """-1 before record 0 is here."""
         return self.chain.num_records - 1
+
+    # ---- the time ----
+
+    def now(self) -> float:
+        """What time it is in the run, Unix seconds: rounds, leases, claims and call tokens go by it."""
+        return self.clock.time()
+
+    def hears_time(self, peer: PeerId, their_time: float) -> None:
+        """It is `their_time` for `peer`, by its word. It counts if the newest record names the peer: anybody can
+        call."""
+        record = self.chain.head.record if self.chain.head else None
+        if record and peer != self.peer_id and (peer in record.members or peer in record.candidates):
+            self.clock.note(peer, their_time)
+
+    def take_time(self, now: float) -> None:
+        """It is `now` for who introduces this node."""
+        if seconds := self.clock.tell(now):
+            self._time_was_set(seconds)
+
+    def _time_was_set(self, seconds: float) -> None:
+        logger.warning("going by the time of the others from now on, not by this machine's seconds=%+.0f", seconds)
+        for listener in self.on_time:
+            listener(seconds)
+        if self.directory is not None:
+            self.directory.look_again()
 
     # ---- the chain ----
 
@@ -172,7 +201,7 @@ class Node:
         return not self._has_stalled(base)
 
     def _has_stalled(self, head: SealedRecord) -> bool:
-        return time.time() >= stalled_at(head.record, self.manifest.timing.stall_timeout_seconds)
+        return self.now() >= stalled_at(head.record, self.manifest.timing.stall_timeout_seconds)
 
     @contextlib.asynccontextmanager
     async def running(self, known: Iterable[PeerEntry]) -> AsyncIterator[None]:
@@ -230,6 +259,7 @@ class Node:
             initial_peers=tuple(address for entry in known for address in entry.dht_addresses),
             timing=self.manifest.timing,
             folder=self.folder.path,
+            clock=self.clock,
         )
         closings.append(directory.close)
         return directory
@@ -240,10 +270,11 @@ class Node:
         return await self.libp2p.open_tunnel(peer_id, addresses)
 
     async def upkeep(self) -> None:
-        """Keep logs bounded, and notice when the clock is set or this node did not run, for ever; while `running`."""
+        """Keep logs bounded, go by the others' time, and notice when our clock is set or this node did not run, for
+        ever; while `running`."""
         assert self.directory is not None
         look_again = self.directory.look_again
-        watch = ClockWatch(self.directory.swarm_clock, lambda _seconds: look_again(), lambda _seconds: look_again())
+        watch = ClockWatch(self.clock, lambda _seconds: look_again(), lambda _seconds: look_again(), self._time_was_set)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_bounded(self.folder.logs))
             tasks.create_task(watch.run())
@@ -251,7 +282,9 @@ class Node:
     # ---- what this node says of itself ----
 
     def entry(self) -> PeerEntry:
-        """This node's entry as it is now."""
+        """This node's entry as it is now. The moment is our wall clock's, so that others can tell us if that is wrong;
+        but it rises, so that an entry is newer than the last one where that was set back."""
+        self._written_at = max(self.clock.wall(), self._written_at + 0.001)
         settings = self.settings
         libp2p = self.libp2p.addresses if self.libp2p else ()
         if not settings.inbound:
@@ -270,7 +303,7 @@ class Node:
             libp2p_addresses=self._announced(libp2p),
             dht_addresses=self._announced(self.directory.addresses if self.directory else ()),
             max_subsets=self.max_subsets,
-            written_at=time.time(),
+            written_at=self._written_at,
         )
 
     def _announced(self, addresses: Sequence[str]) -> tuple[str, ...]:
@@ -330,7 +363,7 @@ class Node:
         return self.signed_manifest.run_id
 
     def description(self) -> Description:
-        return Description(self.signed_manifest, self.signer.sign(self.entry()), self.head_round)
+        return Description(self.signed_manifest, self.signer.sign(self.entry()), self.head_round, self.now())
 
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
         if self.on_attend is not None:

@@ -169,7 +169,7 @@ class Scene:
         self._tasks: set[asyncio.Task[None]] = set()
         host: TrainerHost = self.trainer  # type: ignore[assignment]
         self.replica = Replica(node, host)
-        claiming = Claiming(node.peer_id, node.layout, node.chain, self.directory)  # type: ignore[arg-type]
+        claiming = Claiming(node.peer_id, node.layout, node.chain, self.directory, node.now)  # type: ignore[arg-type]
         self.member = Member(
             node, host, self.replica, claiming, self.phases, self._spawn, self.ended.set, is_paused=is_paused
         )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -40,7 +41,9 @@ class Node:
         self.signer = Signer(self.identity, RUN_ID, incarnation=1)
         self.traffic = Traffic()
         self.holdings = holdings(BlobStore(folder / "blobs"))
-        self.connections = Connections(self.signer, self.traffic, open_tunnel)
+        self.ahead_seconds = 0.0
+        self.heard_times: list[tuple[PeerId, float]] = []
+        self.connections = Connections(self.signer, self.traffic, open_tunnel, now=lambda: self.now())
         self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds=1.0)
         self.unix_path = folder / "peer.sock"
         self.records: list[CertifiedRecord] = []
@@ -77,7 +80,13 @@ class Node:
         """Let the node describe itself as a node of that run; `changes` go into its entry."""
         signer = Signer(self.identity, manifest.run_id, 1)
         entry = dataclasses.replace(self.entry(), **changes)  # type: ignore[arg-type]
-        self.described = Description(manifest, signer.sign(entry), 3)
+        self.described = Description(manifest, signer.sign(entry), 3, self.now())
+
+    def now(self) -> float:
+        return time.time() + self.ahead_seconds
+
+    def hears_time(self, peer: PeerId, their_time: float) -> None:
+        self.heard_times.append((peer, their_time))
 
     def description(self) -> Description:
         assert self.described is not None

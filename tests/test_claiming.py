@@ -138,7 +138,7 @@ class World:
     def start(self, peer: PeerId) -> Claiming:
         directory: Any = Directory(peer, self.dht)
         chain: Any = self.records
-        self.claimings[peer] = Claiming(peer, self.layout, chain, directory)
+        self.claimings[peer] = Claiming(peer, self.layout, chain, directory, lambda: self.now)
         self.crowd = self.crowd.heard(peer, 1, self.now)
         return self.claimings[peer]
 

@@ -52,53 +52,119 @@ def clocks() -> Clocks:
 
 def test_without_others_our_clock_is_right(clocks: Clocks) -> None:
     assert clocks.swarm.offset() == (0.0, 0)
+    assert clocks.swarm.follow() == 0.0
     assert clocks.swarm.time() == clocks.wall
     assert not clocks.swarm.trouble
-
-
-def test_a_wrong_clock_is_named_by_the_median_and_the_others_time_is_used(clocks: Clocks) -> None:
-    for peer, difference in (("a", -311.0), ("b", -312.0), ("c", -313.0), ("liar", 1e6)):
-        clocks.swarm.note(peer, clocks.wall + difference)
-    assert clocks.swarm.trouble == (
-        "your clock is 312 s ahead of the others' (median of 4 peers): set it, e.g. with timedatectl set-ntp true"
-    )
-    clocks.passes(100)
-    assert clocks.swarm.time() == pytest.approx(clocks.wall - 311.5)
-    clocks.wall -= 312  # its owner sets it
-    assert not clocks.swarm.trouble
-    assert clocks.swarm.time() == clocks.wall
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
-def test_a_step_of_our_clock_does_not_change_what_time_it_is_for_the_others(clocks: Clocks, step: float) -> None:
-    clocks.swarm.note("a", clocks.wall + 0.3)
-    before = clocks.swarm.time()
+def test_the_time_of_the_run_does_not_step_with_the_wall_clock(clocks: Clocks, step: float) -> None:
+    start = clocks.swarm.time()
+    clocks.swarm.tell(start)
+    clocks.swarm.note("a", start)
+    clocks.passes(10)
     clocks.wall += step
-    assert clocks.swarm.time() == pytest.approx(before, abs=1)
+    clocks.swarm.follow()
+    assert clocks.swarm.time() == pytest.approx(start + 10)
+    assert clocks.swarm.wall_at(start + 15) == pytest.approx(clocks.wall + 5)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+def test_who_introduces_us_tells_the_time(clocks: Clocks, ahead: float) -> None:
+    assert clocks.swarm.tell(clocks.wall + ahead) == pytest.approx(ahead)
+    clocks.passes(100)
+    assert clocks.swarm.time() == pytest.approx(clocks.wall + ahead)
+    assert clocks.swarm.tell(clocks.swarm.time() - 4.0) == 0.0  # it may have been under way for so long
+    assert clocks.swarm.tell(float("nan")) == 0.0
+    assert clocks.swarm.time() == pytest.approx(clocks.wall + ahead)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+def test_who_starts_without_an_introduction_takes_the_time_of_the_first_that_it_hears(
+    clocks: Clocks, ahead: float
+) -> None:
+    clocks.swarm.note("a", clocks.wall + ahead)
+    assert clocks.swarm.time() == clocks.wall  # between two looks nothing changes
+    assert clocks.swarm.follow() == pytest.approx(ahead)
+    assert clocks.swarm.time() == pytest.approx(clocks.wall + ahead)
+    assert clocks.swarm.follow() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("others", "set_by"),
+    [
+        ([HOUR], 0.0),
+        ([0.1, HOUR], 0.0),
+        ([0.1, HOUR, HOUR], 0.0),
+        ([HOUR, HOUR + 1], HOUR),
+        ([0.1, HOUR, HOUR, HOUR], HOUR),
+        ([-HOUR, HOUR], 0.0),
+        ([4.0, 4.0, 4.0], 0.0),
+    ],
+    ids=["one of two", "one of three", "a half", "two of three", "three of five", "all differ", "under way"],
+)
+def test_only_more_than_half_move_us_once_we_have_a_say(clocks: Clocks, others: list[float], set_by: float) -> None:
+    clocks.swarm.tell(clocks.wall)
+    for number, ahead in enumerate(others):
+        clocks.swarm.note(str(number), clocks.wall + ahead)
+    assert clocks.swarm.follow() == pytest.approx(set_by)
+    assert clocks.swarm.time() == pytest.approx(clocks.wall + set_by)
+
+
+def test_two_nodes_that_differ_do_not_swap_their_times() -> None:
+    ours, theirs = Clocks(), Clocks()
+    theirs.wall += HOUR
+    theirs.swarm.tell(theirs.wall)
+    for _ in range(3):
+        ours.swarm.note("them", theirs.swarm.time())
+        theirs.swarm.note("us", ours.swarm.time())
+        for one in (ours, theirs):
+            one.swarm.follow()
+    assert ours.swarm.time() == pytest.approx(theirs.swarm.time())
+
+
+def test_a_wrong_clock_is_named_by_the_median_of_the_others(clocks: Clocks) -> None:
+    for peer, difference in (("a", -311.0), ("b", -312.0), ("c", -313.0), ("liar", 1e6)):
+        clocks.swarm.note_wall(peer, clocks.wall + difference)
+    assert clocks.swarm.trouble == (
+        "your clock is 312 s ahead of the others' (median of 4 peers): set it, e.g. with timedatectl set-ntp true"
+    )
+    assert clocks.swarm.follow() == 0.0  # what a wall clock shows is not what time it is in the run
+    clocks.wall -= 312  # its owner sets it
+    assert not clocks.swarm.trouble
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_clock_that_has_stepped_is_named(clocks: Clocks, step: float) -> None:
+    clocks.swarm.note_wall("a", clocks.wall + 0.3)
+    clocks.wall += step
     where = "ahead of" if step > 0 else "behind"
     assert clocks.swarm.trouble.startswith(f"your clock is 3600 s {where} the others' (one peer's)")
 
 
 def test_what_was_said_a_while_ago_accuses_nobody(clocks: Clocks) -> None:
-    clocks.swarm.note("a", clocks.wall - 50, late_seconds=60)
+    clocks.swarm.note_wall("a", clocks.wall - 50, late_seconds=60)
     assert clocks.swarm.offset() == (0.0, 1)
-    clocks.swarm.note("b", clocks.wall - 100, late_seconds=60)
-    clocks.swarm.note("c", clocks.wall + 100, late_seconds=60)
+    clocks.swarm.note_wall("b", clocks.wall - 100, late_seconds=60)
+    clocks.swarm.note_wall("c", clocks.wall + 100, late_seconds=60)
     assert clocks.swarm.offset() == (0.0, 3)
-    clocks.swarm.note("b", clocks.wall - 100)
-    clocks.swarm.note("b", clocks.wall - 50, late_seconds=60)  # says less than what is known
-    clocks.swarm.note("a", float("nan"))
+    clocks.swarm.note_wall("b", clocks.wall - 100)
+    clocks.swarm.note_wall("b", clocks.wall - 50, late_seconds=60)  # says less than what is known
+    clocks.swarm.note_wall("a", float("nan"))
     assert clocks.swarm.offset() == (0.0, 3)
-    clocks.swarm.note("a", clocks.wall - 100)
+    clocks.swarm.note_wall("a", clocks.wall - 100)
     assert clocks.swarm.offset() == (100.0, 3)
 
 
 def test_samples_expire_and_are_bounded(clocks: Clocks) -> None:
     for number in range(1000):
         clocks.swarm.note(str(number), clocks.wall - 100)
+        clocks.swarm.note_wall(str(number), clocks.wall - 100)
     assert clocks.swarm.offset() == (100.0, 256)
+    assert len(clocks.swarm._times) == 256
     clocks.passes(601)
     assert clocks.swarm.offset() == (0.0, 0)
+    assert clocks.swarm.follow() == 0.0
 
 
 def test_a_held_clock_does_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +180,10 @@ def test_events_and_the_board(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(troubles, "board", troubles.Troubles())
     steps: list[float] = []
     gaps: list[float] = []
-    watch = ClockWatch(clocks.swarm, steps.append, gaps.append)
+    times: list[float] = []
+    watch = ClockWatch(clocks.swarm, steps.append, gaps.append, times.append)
     watch._last = START
-    clocks.swarm.note("a", clocks.wall - HOUR)
+    clocks.swarm.note_wall("a", clocks.wall - HOUR)
     watch.look(later(1 + HOUR, 1, 1))
     watch.look(later(2 + HOUR, 2, 2))
     watch.look(later(602 + HOUR, 602, 602))
@@ -126,6 +193,11 @@ def test_events_and_the_board(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -
     watch.look(later(603, 603, 603))
     assert steps == [HOUR, -HOUR]
     assert not troubles.board.texts
+    assert not times
+    clocks.swarm.note("a", clocks.swarm.time() + HOUR)
+    watch.look(later(604, 604, 604))
+    watch.look(later(605, 605, 605))
+    assert times == pytest.approx([HOUR])
 
 
 async def test_a_watch_in_peace_says_nothing(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,13 @@ async def test_a_node_introduces_the_run_and_itself(node: Node, manifest: Manife
         assert introduction.entry == node.entry()
 
 
+async def test_it_tells_what_time_it_is(node: Node, signed_manifest: SignedManifest) -> None:
+    node.ahead_seconds = 3600.0
+    node.describe_run(signed_manifest)
+    introduction = await asked(address_of(node))
+    assert introduction.clock.time() == pytest.approx(time.time() + 3600.0, abs=5)
+
+
 async def test_a_name_that_does_not_exist() -> None:
     reason = await refusal(NodeAddress("no-such-host.invalid", 4510, SOMEBODY))
     assert "'no-such-host.invalid' cannot be resolved" in reason

@@ -225,6 +225,32 @@ async def test_a_state_folder_too_deep_for_a_socket_is_refused(tmp_path: Path) -
         await node.start(listen=None)
 
 
+async def test_peers_that_agree_what_time_it_is_talk_whatever_their_wall_clocks_show(
+    nodes: list[Node], link: Link
+) -> None:
+    for node in nodes:
+        node.ahead_seconds = 3600.0
+    await link.call(link.stub.Have, HaveRequest(name="0" * 64), 5.0)
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600.0, 3600.0])
+async def test_a_peer_for_which_it_is_another_time_is_refused_and_its_time_is_heard(
+    nodes: list[Node], link: Link, ahead_seconds: float
+) -> None:
+    nodes[1].ahead_seconds = ahead_seconds
+    with pytest.raises(BadSignature, match="compare the clocks"):
+        await link.call(link.stub.Have, HaveRequest(name="0" * 64), 5.0)
+    ((peer, their_time),) = nodes[0].heard_times
+    assert peer == nodes[1].peer_id
+    assert their_time == pytest.approx(time.time() + ahead_seconds, abs=5)
+
+
+async def test_a_forged_token_tells_no_time(nodes: list[Node], link: Link) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await link.stub.Have(HaveRequest(name="0" * 64), metadata=((TOKEN_KEY, b"forged"),))
+    assert not nodes[0].heard_times
+
+
 async def test_whoever_forges_a_token_of_another_peer_is_refused(nodes: list[Node]) -> None:
     stranger = Signer(Identity.generate(), RUN_ID, 1)
     link = await nodes[1].connections.to(nodes[0].peer_id)

@@ -6,6 +6,7 @@ The nodes are real, with short time-outs; what members train is invented.
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from exchange_nodes import eventually
 from rounds_swarm import contribution_of, invented
 from run_nodes import RunNodes, run_nodes
 
+from spes_peer.clock import ClockWatch, SwarmClock
 from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
 from spes_peer.following.follower import Follower
 from spes_peer.identity import Identity, PeerId
@@ -40,6 +42,7 @@ from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.peers import Role, Standing
 from spes_peer.run.records import CertifiedRecord, SealedRecord
 
+HOUR = 3600.0
 PATIENCE_SECONDS = 30.0  # the machine is shared
 UNHURRIED = {"coordinator_timeout_seconds": 6.0, "stall_timeout_seconds": 60.0}
 """For a run in which nobody may be given up because the machine is slow."""
@@ -643,3 +646,105 @@ async def test_what_is_not_the_followers_matter_comes_to_its_owner(opened: Open)
         for message in (Refusal("no"), beat(0)):
             member.follower.attendance.on_message(run.bootstrap.peer_id, message)
         assert member.messages == [Refusal("no"), beat(0)]
+
+
+# ---- what time it is ----
+
+
+def set_wall_clock(monkeypatch: pytest.MonkeyPatch, ahead_seconds: float) -> None:
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + ahead_seconds)
+
+
+async def some_beats(run: Run) -> None:
+    """Time enough for whoever believes that its time is over to say so."""
+    heard = [len(one.messages) + 10 for one in run.members]
+    await soon(lambda: all(len(one.messages) > count for one, count in zip(run.members, heard, strict=True)))
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+async def test_a_step_of_the_wall_clock_in_the_middle_of_a_round_fires_no_time_out(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    async with opened(4, timing=UNHURRIED) as run:
+        for one in run.members:
+            one.contributes = False
+        run.start()
+        await soon(lambda: all(one.coordinator == run.bootstrap.peer_id for one in run.members))
+        set_wall_clock(monkeypatch, step)
+        await some_beats(run)
+        assert [(one.round, one.term) for one in run.all] == [(1, 0)] * 4
+        assert all(one.coordinator == run.bootstrap.peer_id for one in run.members)
+        assert [one.node.clock.follow() for one in run.all] == [0.0] * 4
+        for one in run.members:
+            one.contribute()
+        await soon(lambda: min(one.round for one in run.all) >= 2)
+        made = run.bootstrap.node.chain.record(2)
+        assert made.term == 0
+        assert len(made.sealed.record.roster) == 3
+        assert {part.peer_id for update in made.sealed.record.updates for part in update.contributors} == {
+            one.peer_id for one in run.members
+        }
+        assert not [one.lost for one in run.all if one.lost]
+
+
+@pytest.mark.parametrize("seconds", [-HOUR, HOUR])
+async def test_a_node_that_is_set_to_another_time_waits_for_others_as_long_as_before(
+    opened: Open, seconds: float
+) -> None:
+    async with opened(4, timing=UNHURRIED, deadline_in_seconds=10 * HOUR) as run:
+        for one in run.members:
+            one.contributes = False
+        run.start()
+        await soon(lambda: all(one.coordinator == run.bootstrap.peer_id for one in run.members))
+        await soon(lambda: len(run.bootstrap.follower.coordinating._members) == 4)
+        for one in run.all:
+            one.node.take_time(one.node.now() + seconds)
+        state, now = run.bootstrap.follower.coordinating._state, run.bootstrap.node.now()
+        assert not state.crowd.silent(now, UNHURRIED["coordinator_timeout_seconds"])
+        assert all(one.coordinator == run.bootstrap.peer_id for one in run.members)
+        await some_beats(run)
+        assert [(one.round, one.term) for one in run.all] == [(1, 0)] * 4
+        assert run.bootstrap.follower.coordinating._state.present == {one.peer_id for one in run.members}
+        await run.kill(run.bootstrap)
+        await soon(lambda: run.another_coordinates())
+
+
+@pytest.mark.parametrize("ahead_seconds", [-HOUR, HOUR])
+async def test_a_coordinator_that_starts_with_a_wrong_clock_takes_the_time_of_its_members(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, ahead_seconds: float
+) -> None:
+    monkeypatch.setattr("spes_peer.clock.LOOK_SECONDS", 0.05)
+    async with opened(4) as run:
+        node = run.bootstrap.node
+        node.clock = SwarmClock(lambda: time.time() + ahead_seconds)
+        watching = asyncio.create_task(ClockWatch(node.clock, on_time=node._time_was_set).run())
+        try:
+            run.start()
+            await soon(lambda: abs(node.now() - time.time()) < 5)
+            await soon(lambda: all(one.round >= 3 and one.coordinator is not None for one in run.all))
+        finally:
+            watching.cancel()
+
+
+async def test_a_strangers_time_does_not_count(opened: Open) -> None:
+    async with opened(3) as run:
+        member, other = (one.node for one in run.members)
+        stranger = Identity.from_seed(b"\x63" * 32).peer_id
+        for peer in (stranger, member.peer_id):
+            member.hears_time(peer, member.now() + HOUR)
+        assert member.clock.follow() == 0.0
+        member.hears_time(other.peer_id, member.now() + HOUR)
+        assert member.clock.follow() == pytest.approx(HOUR)
+
+
+async def test_an_entry_is_newer_than_the_last_where_the_wall_clock_was_set_back(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(2) as run:
+        node, other = run.bootstrap.node, run.members[0].node
+        other.take_entry(node.entry())
+        set_wall_clock(monkeypatch, -HOUR)
+        node.max_subsets = 7
+        other.take_entry(node.entry())
+        assert other.entries[node.peer_id].max_subsets == 7

@@ -180,12 +180,12 @@ async def test_an_uncertified_record_is_refused_until_our_own_clock_says_that_th
     node.take_record(run.signed(head, (1, 2)))
     early = uncertified(node, run, 1)
     switches = switches_of(node)
-    monkeypatch.setattr("spes_peer.node.time.time", lambda: stalled_at - 0.1)
+    monkeypatch.setattr(node, "now", lambda: stalled_at - 0.1)
     with pytest.raises(BadMessage, match="record 4 is not certified, and the run has not stalled"):
         node.take_record(early)
     assert node.take_branch([early]) is None
     assert (node.head_round, switches) == (3, [])
-    monkeypatch.setattr("spes_peer.node.time.time", lambda: stalled_at)
+    monkeypatch.setattr(node, "now", lambda: stalled_at)
     node.take_record(early)
     assert (node.head_round, node.chain.certified_round, switches) == (4, 3, [None])
 

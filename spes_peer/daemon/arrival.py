@@ -121,6 +121,7 @@ class Arrival:
                 continue
             is_introduced, trouble = True, ""
             logger.info("introduced by a node of the run peer=%s", introduction.entry.peer_id[-8:])
+            node.take_time(introduction.clock.time())
             await _meet(node, introduction.entry)
 
 

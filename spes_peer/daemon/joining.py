@@ -6,7 +6,6 @@ Claims only lead to the roster, which is the authority; see DESIGN's "Membership
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from spes_peer.errors import BlobMissing, PeerError, SpesError, Unreachable
@@ -61,7 +60,10 @@ async def _fetch_some(chain: Chain, link: Link, stall_seconds: float) -> bool:
 class Claiming:
     """Keeps a claim in the DHT: one that no rival has a better one for, or the place that the roster gives."""
 
-    def __init__(self, peer_id: PeerId, layout: Layout, chain: Chain, directory: Directory) -> None:
+    def __init__(
+        self, peer_id: PeerId, layout: Layout, chain: Chain, directory: Directory, now: Callable[[], float]
+    ) -> None:
+        """`now` is the run's time."""
         self.subsets: tuple[int, ...] = ()
         """What this peer wants or has; empty when it must choose anew."""
         self.claims: dict[PeerId, Claim] = {}
@@ -69,6 +71,7 @@ class Claiming:
         self._layout = layout
         self._chain = chain
         self._directory = directory
+        self._now = now
         self._is_reconsidering = False
 
     async def claim(self, capacity: int, on_progress: Callable[[str], None]) -> tuple[int, ...]:
@@ -78,12 +81,12 @@ class Claiming:
         for _ in range(_MAX_LOOKS):
             await self.read()
             others, ground = self._others(), self._ground()
-            lost = conflicts(self._peer_id, own, others, ground, time.time()) if own.subsets else ()
+            lost = conflicts(self._peer_id, own, others, ground, self._now()) if own.subsets else ()
             if own.subsets and not lost:
                 break
             known = {**others, self._peer_id: own} if own.subsets else others
-            chosen = choose_subsets(self._peer_id, capacity, ground, known, time.time())
-            own = Claim(chosen, time.time())
+            chosen = choose_subsets(self._peer_id, capacity, ground, known, self._now())
+            own = Claim(chosen, self._now())
             on_progress(f"claiming subset {', '.join(map(str, chosen))}")
             await self._publish(own)
             await asyncio.sleep(_SECOND_LOOK_SECONDS)
@@ -110,7 +113,7 @@ class Claiming:
         wanted = self._wish(capacity, self._others())
         if wanted == has or not self._is_settled_on(has):
             return None
-        own = Claim(wanted, time.time())
+        own = Claim(wanted, self._now())
         await self._publish(own)
         await asyncio.sleep(_SECOND_LOOK_SECONDS)
         await self.read()
@@ -129,7 +132,7 @@ class Claiming:
     async def keep(self, subsets: tuple[int, ...]) -> None:
         """Claim what the roster gives, without a look at others: the record is the authority."""
         self.subsets = subsets
-        await self._publish(Claim(subsets, time.time()))
+        await self._publish(Claim(subsets, self._now()))
 
     async def _publish(self, claim: Claim) -> None:
         try:
@@ -157,7 +160,7 @@ class Claiming:
         return {peer: claim for peer, claim in self.claims.items() if peer != self._peer_id}
 
     def _wish(self, capacity: int, claims: Mapping[PeerId, Claim]) -> tuple[int, ...]:
-        lease_seconds, now = self._layout.manifest.timing.lease_seconds, time.time()
+        lease_seconds, now = self._layout.manifest.timing.lease_seconds, self._now()
         is_cooling = self._chain.leases.of(self._peer_id).is_cooling(now, lease_seconds)
         return wish(self._peer_id, capacity, self._ground(), claims, is_cooling, now)
 
@@ -170,6 +173,6 @@ class Claiming:
         return Ground(
             num_subsets,
             {subset: record.owners_of(subset) for subset in range(num_subsets)},
-            self._chain.leases.standing(members, time.time(), timing.lease_seconds),
+            self._chain.leases.standing(members, self._now(), timing.lease_seconds),
             self._chain.rounds_trained(self._layout),
         )

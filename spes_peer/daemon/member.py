@@ -8,8 +8,8 @@ fault of a peer costs that one message or transfer.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spes_peer.daemon.joining import Claiming
@@ -89,6 +89,7 @@ class Member:
         self.follower.still_to_say = self._still_to_say
         self.follower.own_facts = self._facts
         node.on_chain.append(self._on_chain)
+        node.on_time.append(self._on_time)
         replica.on_applied = self._on_applied
         trainer.on_progress = self._on_progress
         trainer.on_restart = self._on_trainer_restart
@@ -172,8 +173,10 @@ class Member:
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
         await self._fetch_shards({manifest.data.shards[i].blob: manifest.data.shards[i].num_tokens for i in needed})
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
-        if stop_at < time.time():  # late, and no record has overtaken us: the others cannot go on without us
-            stop_at = time.time() + manifest.timing.round_seconds
+        now = self.node.now()
+        if stop_at < now:  # late, and no record has overtaken us: the others cannot go on without us
+            stop_at = now + manifest.timing.round_seconds
+        stop_at = self.node.clock.wall_at(stop_at)
         num_steps = manifest.training.steps_per_round_at(record.step)
         self._say("training", f"{num_steps} local steps", until_at=stop_at)
         task = TrainRound.of(record, entry, num_steps, stop_at)
@@ -193,14 +196,14 @@ class Member:
                 tokens_per_second=trained.tokens_per_second,
             )
         )
-        self._say("closing", "others still train or reduce", until_at=work.until_at)
+        self._say("closing", "others still train or reduce", until_at=self.node.clock.wall_at(work.until_at))
         if entry.ahead and not (self.is_paused or self._is_leaving):  # or the next round is not this peer's
             self._spawn(self._train_ahead(work))
 
     async def _train_ahead(self, work: RoundWork) -> None:
         """Go on with the next round's first steps while the exchange runs; the record that closes the round ends it."""
         manifest = self.node.manifest
-        stop_at = time.time() + manifest.timing.round_seconds
+        stop_at = self.node.clock.wall() + manifest.timing.round_seconds
         task = TrainAhead.of(work.record.record, work.entry, manifest.training, manifest.sync.overlap_steps, stop_at)
 
         async def train() -> None:
@@ -297,11 +300,22 @@ class Member:
             self._measured_round = min(self._measured_round, switch.first_round - 1)
         self._open_work()
 
+    def _on_time(self, seconds: float) -> None:
+        if self._work is not None:
+            self._work.until_at += seconds
+
     def _on_beat(self, beat: CoordinatorBeat) -> None:
+        beat = self._by_wall_clock(beat)
         self.round_phase = beat
         if self._phases.name in ("closing", "waiting") and beat.why:
             self._say(self._phases.name, beat.why[:_LONGEST_REASON], beat.waiting_for, beat.until_at)
         self._phases.touch()
+
+    def _by_wall_clock(self, beat: CoordinatorBeat) -> CoordinatorBeat:
+        """For watchers, who know no other clock; 0 stays "without an end"."""
+        wall_at = self.node.clock.wall_at
+        until_at = wall_at(beat.until_at) if beat.until_at else 0.0
+        return replace(beat, since_at=wall_at(beat.since_at), until_at=until_at)
 
     def _on_lost(self, why: str) -> None:
         """Nobody coordinates whom this peer can reach."""
@@ -350,7 +364,7 @@ class Member:
         self.follower.send(Departure("leaving"))
         self._show_state()
         timing = self.node.manifest.timing
-        seconds = max(0.0, self._work.until_at - time.time()) + timing.round_seconds + timing.round_grace_seconds
+        seconds = max(0.0, self._work.until_at - self.node.now()) + timing.round_seconds + timing.round_grace_seconds
         self._spawn(self._end_in(seconds))
         return seconds
 

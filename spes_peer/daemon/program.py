@@ -171,6 +171,8 @@ class Daemon:
             inbound=self.settings.inbound,
         )
         node = Node(self._folder, signed, settings)
+        if introduction is not None:
+            node.take_time(introduction.clock.time())
         trainer = self._make_trainer(node)
         stack.push_async_callback(trainer.stop)
         introducers = [introduction.entry] if introduction is not None else []
@@ -213,21 +215,21 @@ class Daemon:
         self, node: Node, trainer: TrainerHost, known: KnownNodes, keeping_in_touch: Coroutine[Any, Any, None]
     ) -> None:
         assert node.directory is not None
-        claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory)
+        claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory, node.now)
         replica = Replica(node, trainer)
         node.list_snapshots = lambda: replica.snapshots
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(keeping_in_touch)
+                for loop in (keeping_in_touch, node.upkeep()):  # which also tell what time it is
+                    tasks.create_task(loop)
                 await self._unless_ending(first_record(node, lambda why: self._phases.say("syncing", why)))
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._is_paused
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
-                for loop in (trainer.supervise(), node.upkeep()):
-                    tasks.create_task(loop)
+                tasks.create_task(trainer.supervise())
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
                 member.say_goodbye()

@@ -6,7 +6,6 @@ said again to a coordinator that may have missed it.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -46,8 +45,8 @@ class RoundWork:
         self.record = record
         self.entry = entry
         """This member's place in it."""
-        self.until_at = time.time() + max(0.0, record.record.deadline_at - record.record.opened_at)
-        """The round's deadline by our own clock, counted from when the record came."""
+        self.until_at = node.now() + max(0.0, record.record.deadline_at - record.record.opened_at)
+        """The round's deadline in the run's time, counted from when the record came."""
         self.closed = asyncio.Event()
         """The round is over: what is still under way ends without a word."""
         self.contribution: Contribution | None = None

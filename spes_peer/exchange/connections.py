@@ -5,6 +5,7 @@ socket to which the same gRPC channel is pointed. Either way the server must sho
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,12 +50,14 @@ class Connections:
         traffic: Traffic,
         open_tunnel: OpenTunnel | None = None,
         own_socket: Path | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """`own_socket` is where this node itself serves: it is called like any other."""
+        """`own_socket` is where this node itself serves: it is called like any other. Calls show tokens of `now`."""
         self._signer = signer
         self._traffic = traffic
         self._open_tunnel = open_tunnel
         self._own_socket = own_socket
+        self._now = now
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
 
@@ -153,7 +156,7 @@ class Connections:
 
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
-        return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost)
+        return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost, self._now)
 
     async def _close_dead_channels(self) -> None:
         """Closing a channel cancels its calls, so only channels without a connection are closed before the end."""

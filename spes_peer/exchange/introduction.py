@@ -9,12 +9,13 @@ import contextlib
 import socket
 import ssl
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from spes_peer.clock import HeldClock
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, NoBootstrap, PeerError, TooOld
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import open_channel, pem_of
@@ -40,6 +41,7 @@ class Description:
     manifest: SignedManifest
     entry: Signed
     head_round: int
+    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Introduction:
     head_round: int
     address: NodeAddress
     """Where it answered."""
+    clock: HeldClock = field(default_factory=HeldClock, compare=False)
+    """What time it is for the answering node."""
 
     @property
     def run_id(self) -> bytes:
@@ -169,7 +173,9 @@ def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: by
         manifest = description.manifest.open()
     except BadConfiguration as error:
         raise BadMessage(str(error)) from None
-    return Introduction(description.manifest, manifest, entry, description.head_round, address)
+    clock = HeldClock()
+    clock.tell(description.now)
+    return Introduction(description.manifest, manifest, entry, description.head_round, address, clock)
 
 
 def _refuse_newer(signed: Signed) -> None:

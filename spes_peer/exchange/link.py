@@ -44,6 +44,7 @@ class Link:
         signer: Signer,
         traffic: Traffic,
         on_lost: Callable[["Link"], None] = lambda _link: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.peer_id = peer_id
         self.transport = transport
@@ -52,10 +53,11 @@ class Link:
         self._signer = signer
         self._traffic = traffic
         self._on_lost = on_lost
+        self._now = now
 
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
         """A fresh token; for calls made on `stub` directly."""
-        return ((TOKEN_KEY, make_token(self._signer, self.peer_id, time.time())),)
+        return ((TOKEN_KEY, make_token(self._signer, self.peer_id, self._now())),)
 
     def count_sent(self, message: Message) -> None:
         """For messages of calls that are made on `stub` directly."""

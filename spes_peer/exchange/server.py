@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,7 +34,7 @@ from spes_peer.exchange.limits import (
     Busy,
     Slots,
 )
-from spes_peer.exchange.tokens import TOKEN_KEY, check_token
+from spes_peer.exchange.tokens import TOKEN_KEY, open_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.run.peers import Standing
@@ -71,6 +70,12 @@ class Host(Protocol):
 
     @property
     def run_id(self) -> bytes: ...
+
+    def now(self) -> float:
+        """Unix seconds, by which call tokens are judged."""
+
+    def hears_time(self, peer: PeerId, their_time: float) -> None:
+        """It is `their_time` for a peer that calls; it is not answered if that is too far from `now`."""
 
     def description(self) -> Description:
         """For newcomers; the only answer that needs no token."""
@@ -252,9 +257,11 @@ class _Service(PeerServicer):
     def _line(self, request: Message | None, context: Context) -> "_Line":
         """The call, once its token is found good."""
         tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
-        caller = check_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id, time.time())
+        token = open_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id)
+        self._host.hears_time(token.caller, token.made_at)
+        token.check_time(self._host.now())
         transport: Transport = "libp2p" if context.peer().startswith("unix") else "grpc"
-        line = _Line(caller, transport, context, self._traffic)
+        line = _Line(token.caller, transport, context, self._traffic)
         if request is not None:
             line.count_received(request)
         return line

@@ -30,8 +30,24 @@ def make_token(signer: Signer, callee: PeerId, now: float) -> bytes:
     return convert.encode(signer.sign(CallToken(callee, now + TOKEN_SECONDS)))
 
 
-def check_token(content: bytes | None, run_id: bytes, me: PeerId, now: float) -> PeerId:
-    """Who calls, once the token is found good; `BadSignature` says why it is not."""
+@dataclass(frozen=True)
+class OpenToken:
+    """A token that its caller made for us. Whether it still counts is `check_time`'s to say."""
+
+    caller: PeerId
+    made_at: float
+    """Unix seconds, by the caller's clock."""
+
+    def check_time(self, now: float) -> None:
+        """Raise `BadSignature` if it was made too long before `now`, or behind it."""
+        if self.made_at + TOKEN_SECONDS < now - CLOCK_SKEW_SECONDS:
+            raise BadSignature("a call token that has expired; if it was just made, compare the clocks")
+        if self.made_at > now + CLOCK_SKEW_SECONDS:
+            raise BadSignature("a call token that lasts too long; if it was just made, compare the clocks")
+
+
+def open_token(content: bytes | None, run_id: bytes, me: PeerId) -> OpenToken:
+    """Who calls, if the token is the caller's and for us; `BadSignature` says why it is not."""
     if not content or len(content) > _MAX_TOKEN_BYTES:
         raise BadSignature("a call without a token")
     try:
@@ -41,8 +57,4 @@ def check_token(content: bytes | None, run_id: bytes, me: PeerId, now: float) ->
         raise BadSignature(f"a call token that cannot be used: {error}") from None
     if token.callee != me:
         raise BadSignature("a call token for another node")
-    if token.expires_at < now - CLOCK_SKEW_SECONDS:
-        raise BadSignature("a call token that has expired; if it was just made, compare the clocks")
-    if token.expires_at > now + TOKEN_SECONDS + CLOCK_SKEW_SECONDS:
-        raise BadSignature("a call token that lasts too long; if it was just made, compare the clocks")
-    return signed.peer_id
+    return OpenToken(signed.peer_id, token.expires_at - TOKEN_SECONDS)

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import random
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.election import Allegiance, owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, RecordSignature, Referral, VoteRequest
+from spes_peer.rounds.set_clock import moved_allegiance
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.chain import Switch
 from spes_peer.run.peers import Standing
@@ -55,7 +55,7 @@ class Follower:
         self.own_facts: Callable[[], Own] = lambda: Own(node.peer_id, incarnation=node.signer.incarnation)
         """By which a proposal is judged."""
         self.coordinating = Coordinating(node, finish_after)
-        self.allegiance = Allegiance(self.head.round, 0, time.time())
+        self.allegiance = Allegiance(self.head.round, 0, node.now())
         self._timing = node.manifest.timing
         self._voter = Voter(node.folder.ballots, node.layout)
         self._spawn = spawn
@@ -69,6 +69,7 @@ class Follower:
         self.coordinating.on_behind = lambda peer: self._fetch_from(peer)
         node.standing = self._standing
         node.on_chain.append(self._on_chain)
+        node.on_time.append(self._on_time)
 
     @property
     def head(self) -> SealedRecord:
@@ -78,7 +79,7 @@ class Follower:
     @property
     def coordinator(self) -> PeerId | None:
         """Whom this node hears coordinate."""
-        return self.attendance.attended if self.allegiance.hears(time.time(), self._timing) else None
+        return self.attendance.attended if self.allegiance.hears(self.node.now(), self._timing) else None
 
     def send(self, message: Any) -> None:
         """To whoever is attended; dropped when there is nobody."""
@@ -114,9 +115,12 @@ class Follower:
 
     def _on_chain(self, _switch: Switch | None) -> None:
         if self.allegiance.round != self.head.round or _switch is not None:
-            self.allegiance = Allegiance(self.head.round, 0, time.time())
+            self.allegiance = Allegiance(self.head.round, 0, self.node.now())
             self.attendance.look_again()
             self._voter.forget_before(self.node.chain.certified_round)
+
+    def _on_time(self, seconds: float) -> None:
+        self.allegiance = moved_allegiance(self.allegiance, seconds)
 
     def _on_record(self, sender: PeerId, certified: CertifiedRecord) -> None:
         round, head = certified.sealed.round, self.head
@@ -142,8 +146,8 @@ class Follower:
             record = self.head.record
             stalls_at = stalled_at(record, self._timing.stall_timeout_seconds) if record.roster else math.inf
             overdue_at = self.allegiance.overdue_at(is_unreachable, self._timing, stalls_at)
-            if not record.is_final and time.time() >= overdue_at:
-                self._follow_term(self.allegiance.next_term(time.time()))
+            if not record.is_final and self.node.now() >= overdue_at:
+                self._follow_term(self.allegiance.next_term(self.node.now()))
 
     def _follow_term(self, allegiance: Allegiance) -> None:
         owner_before = self._owner()
@@ -177,12 +181,13 @@ class Follower:
             case Proposal():
                 self._sign(sender, message)
             case Referral() if message.round == self.head.round and message.term < self.allegiance.term:
-                self._follow_term(self.allegiance.referred(message.term, time.time()))
+                self._follow_term(self.allegiance.referred(message.term, self.node.now()))
             case _:
                 self.on_message(sender, message)
 
     def _on_beat(self, sender: PeerId, beat: CoordinatorBeat) -> None:
-        now, head = time.time(), self.head
+        now, head = self.node.now(), self.head
+        self.node.hears_time(sender, beat.sent_at)
         if beat.round > head.round:
             self._fetch_from(sender)
         elif beat.round < head.round or owner_of(head.record, beat.term) != sender:
@@ -211,7 +216,7 @@ class Follower:
         if standing is not None and _follows(proposal, self._last_certified):
             answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified)
         else:
-            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), time.time())
+            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now())
             answer = answer or self._voter.appeal(proposal, sender, self.head)
         if answer is not None:
             self.send(answer)
@@ -223,7 +228,7 @@ class Follower:
     # ---- where others stand ----
 
     def _standing(self) -> Standing:
-        hears = self.allegiance.hears(time.time(), self._timing)
+        hears = self.allegiance.hears(self.node.now(), self._timing)
         return Standing(self.head.round, self.head.hash, self.node.chain.certified_round, self.allegiance.term, hears)
 
     @property
@@ -263,7 +268,7 @@ class Follower:
                 await fetch_from(self.node, peer)
             elif self._is_ahead_in_term(standing):
                 logger.info("others follow a later coordinator term=%d", standing.term)
-                self._follow_term(Allegiance(self.head.round, standing.term, time.time()))
+                self._follow_term(Allegiance(self.head.round, standing.term, self.node.now()))
         except (PeerError, BlobMissing, DiskTrouble) as error:
             logger.debug("a peer does not say where it stands peer=%s reason=%s", peer[-8:], error)
 

@@ -126,6 +126,7 @@ class Directory:
         initial_peers: Sequence[str],
         timing: Timing,
         folder: Path,
+        clock: SwarmClock | None = None,
     ) -> None:
         """Use `start`, which also checks what comes in."""
         self.health = ""
@@ -137,9 +138,8 @@ class Directory:
         """Called when health or neighbours have changed."""
         self.on_read_again: Callable[[dict[PeerId, Claim]], None] = lambda _claims: None
         """Called with everybody's claims after `look_again`, before anything is published."""
-        self.swarm_clock = SwarmClock()
-        """What time it is for the others; it learns from their entries."""
-        self.clock = self.swarm_clock.time
+        self.clock = clock or SwarmClock()
+        """By which entries expire; it learns from them what the others' wall clocks show."""
         self.service = Service("DHT node")
         self._must_look_again = False
         self._looking_again = asyncio.Lock()
@@ -176,6 +176,7 @@ class Directory:
         initial_peers: Sequence[str],
         timing: Timing,
         folder: Path,
+        clock: SwarmClock | None = None,
     ) -> "Directory":
         """Start the DHT node at `host`:`port`; its files are in `folder`, its output in `folder`/logs/dht.log.
 
@@ -188,7 +189,7 @@ class Directory:
         except BadMessage as error:
             raise BadConfiguration(str(error)) from None
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        directory = cls(identity, run_id, host, port, peers, timing, folder)
+        directory = cls(identity, run_id, host, port, peers, timing, folder, clock)
         await start_surely("the DHT node", directory._launch)
         directory._supervising = asyncio.create_task(directory._supervise(), name="supervise the DHT node")
         return directory
@@ -232,7 +233,7 @@ class Directory:
         others = {entry.peer_id: entry.written_at for entry in entries if entry.peer_id != self._identity.peer_id}
         for peer_id, written_at in others.items():
             if self._written_at.get(peer_id) != written_at:
-                self.swarm_clock.note(peer_id, written_at, late_seconds)
+                self.clock.note_wall(peer_id, written_at, late_seconds)
         self._read_at, self._written_at = now, others
 
     async def meet(self, entry: PeerEntry) -> None:
@@ -354,7 +355,7 @@ class Directory:
 
     async def _tell_time(self, find_all: bool = False) -> None:
         timeout_seconds = _FIND_SECONDS if find_all else _ADD_SECONDS
-        await self._call(SetDhtTime(now=self.clock(), find_all=find_all), Done, timeout_seconds)
+        await self._call(SetDhtTime(now=self.clock.time(), find_all=find_all), Done, timeout_seconds)
 
     async def _look_again(self) -> None:
         async with self._looking_again:
@@ -377,7 +378,7 @@ class Directory:
         async with self._storing[dictionary]:
             await self._look_again()
             value = self._published.get(dictionary, b"")
-            expires_at = self._memory.next_expiration(dictionary, self._timing.dht_ttl_seconds, self.clock())
+            expires_at = self._memory.next_expiration(dictionary, self._timing.dht_ttl_seconds, self.clock.time())
             request = StoreEntry(
                 dictionary=dictionary,
                 peer_id=self._identity.peer_id,

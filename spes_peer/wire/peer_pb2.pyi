@@ -15,14 +15,16 @@ class DescribeRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("manifest", "entry", "head_round")
+    __slots__ = ("manifest", "entry", "head_round", "now")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     manifest: _record_pb2.SignedManifest
     entry: _signed_pb2.Signed
     head_round: int
-    def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., head_round: _Optional[int] = ...) -> None: ...
+    now: float
+    def __init__(self, manifest: _Optional[_Union[_record_pb2.SignedManifest, _Mapping]] = ..., entry: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., head_round: _Optional[int] = ..., now: _Optional[float] = ...) -> None: ...
 
 class StandingRequest(_message.Message):
     __slots__ = ()

@@ -5,11 +5,12 @@ of a round with made-up blobs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spes_peer.blobs import BlobName
+from spes_peer.clock import SwarmClock
 from spes_peer.errors import PeerError
 from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
@@ -86,8 +87,9 @@ class SimulatedNode(Node):
         )
         self.connections = Connections(self)  # type: ignore[assignment]
         self.entries = {peer: None for peer in world.machines if peer != machine.peer_id}  # type: ignore[misc]
+        self.clock = SwarmClock(machine.clock, lambda: world.events.now)  # which nobody corrects
         self.on_attend = None
-        self.on_chain = []
+        self.on_chain, self.on_time = [], []
         self.lost: list[Switch] = []
         """What it has reported as lost."""
         self.refusals: list[str] = []
@@ -131,16 +133,7 @@ class SimulatedNode(Node):
     @property
     def leads(self) -> bool:
         """Whether it coordinates, as it sees it."""
-        return self.in_its_time(lambda: self.follower.coordinating.leads)
-
-    def in_its_time(self, look: Callable[[], Any]) -> Any:
-        """What it would see of itself now."""
-        events = self.world.events
-        before, events.current = events.current, self.machine
-        try:
-            return look()
-        finally:
-            events.current = before
+        return self.follower.coordinating.leads
 
     def note(self, what: str, sealed: SealedRecord | None = None) -> None:
         if self.world.trace:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from spes_peer import coordinating, node
+from spes_peer import coordinating
 from spes_peer.errors import BadSignature
 from spes_peer.following import follower, records
 from spes_peer.identity import PeerId
@@ -140,17 +140,6 @@ class Memory:
 _OWN_RULES = ("_own_work", "_root")
 
 
-class _VirtualTime:
-    """Takes the place of `time`: what the clock shows on the machine whose event this is."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def time(self) -> float:
-        current: Any = self._stage.world.events.current
-        return current.clock()
-
-
 class _VirtualRandom:
     """Takes the place of `random`."""
 
@@ -194,7 +183,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
     rules = tuple(
         rule if rule.__name__ in _OWN_RULES else memory.rule(number, rule) for number, rule in enumerate(member._RULES)
     )
-    clock, loop = _VirtualTime(stage), VirtualAsyncio(lambda: stage.world.events)
+    loop = VirtualAsyncio(lambda: stage.world.events)
     logger = logging.getLogger("spes_peer")
     with contextlib.ExitStack() as stack:
         for target, name, value in (
@@ -207,14 +196,11 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (follower, "Attendance", lambda connections, *rest: Attending(connections.node, *rest)),
             (follower, "Voter", DiskVoter),
             (follower, "asyncio", loop),
-            (follower, "time", clock),
             (follower, "random", _VirtualRandom(stage)),
             (follower, "convert", _AsTheyAre()),
             (records, "convert", _AsTheyAre()),
             (coordinating, "asyncio", loop),
-            (coordinating, "time", clock),
             (coordinating, "write_whole", write_whole),
-            (node, "time", clock),
             (logger, "level", logging.CRITICAL),
         ):
             stack.enter_context(mock.patch.object(target, name, value))

@@ -191,7 +191,7 @@ class World:
     def stop(self, machine: Machine) -> None:
         """It ends as its owner asked."""
         machine.node.note("leaves the run")
-        machine.node.in_its_time(machine.node.follower.coordinating.resign)
+        machine.node.follower.coordinating.resign()
         self.kill(machine)
         self.claims.pop(machine.peer_id, None)
 
