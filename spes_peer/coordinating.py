@@ -29,7 +29,16 @@ from spes_peer.rounds.coordinator import (
     waiting,
 )
 from spes_peer.rounds.mandates import supporters
-from spes_peer.rounds.messages import FROM_MEMBER, Beat, CoordinatorBeat, Proposal, RecordSignature, SignedBefore, Vote
+from spes_peer.rounds.messages import (
+    FROM_MEMBER,
+    Appeal,
+    Beat,
+    CoordinatorBeat,
+    Proposal,
+    RecordSignature,
+    SignedBefore,
+    Vote,
+)
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Outgoing, Rules, Step
 from spes_peer.rounds.recertifying import (
@@ -40,6 +49,7 @@ from spes_peer.rounds.recertifying import (
     chosen,
     requests,
     tried_again,
+    with_appeal,
     with_signature,
     with_signed_before,
     with_vote,
@@ -196,13 +206,15 @@ class Coordinating:
             return False
         if isinstance(message, RecordSignature):
             return message.round == state.standing.round
-        return isinstance(message, Vote | SignedBefore) and message.round == state.base.round
+        return isinstance(message, Appeal | Vote | SignedBefore) and message.round == state.base.round
 
     def _take_late(self, signed: Signed, message: Any) -> None:
         """An answer of the old roster."""
         before = self._recertifying
         assert before is not None
         match message:
+            case Appeal():
+                state = with_appeal(before, message)
             case Vote():
                 state = with_vote(before, signed, message)
             case SignedBefore():

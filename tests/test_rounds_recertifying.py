@@ -11,7 +11,7 @@ from rounds_swarm import RUN_ID, genesis
 
 from spes_peer.identity import Identity
 from spes_peer.rounds.election import owner_of
-from spes_peer.rounds.messages import Proposal, SignedBefore, Vote, VoteRequest
+from spes_peer.rounds.messages import Appeal, Proposal, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Outgoing
 from spes_peer.rounds.recertifying import (
     Recertifying,
@@ -20,6 +20,7 @@ from spes_peer.rounds.recertifying import (
     chosen,
     requests,
     tried_again,
+    with_appeal,
     with_signature,
     with_signed_before,
     with_vote,
@@ -207,3 +208,15 @@ def test_what_votes_bind_to_waits_for_the_bytes_of_the_record(base: SealedRecord
 def test_votes_after_the_majority_change_nothing(base: SealedRecord, standing: CertifiedRecord) -> None:
     state = voted(begun(base, standing), *PEERS[:3])
     assert voted(state, PEERS[3], record_hash=b"\1" * 32) == state
+
+
+def test_the_next_term_is_one_for_which_who_has_voted_later_would_vote(
+    base: SealedRecord, standing: CertifiedRecord
+) -> None:
+    state = begun(base, standing)
+    later = state.term + 1_000 * len(CANDIDATES)
+    assert with_appeal(state, Appeal(1, later + 1)) == state  # another's term
+    assert with_appeal(state, Appeal(1, state.term + len(CANDIDATES) * 2**20)) == state  # nobody comes so far
+    again = tried_again(with_appeal(state, Appeal(1, later)), 130.0)
+    assert again.term == later
+    assert tried_again(with_appeal(again, Appeal(1, state.term)), 160.0).term > later

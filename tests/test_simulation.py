@@ -4,7 +4,7 @@ A seed that fails is replayed, as a trace that can be read, with `python -m test
 """
 
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from simulation.__main__ import check
@@ -16,7 +16,9 @@ from simulation.scenario import Outcome, random_run
 from simulation.stage import Stage, on_stage
 from simulation.world import World, small_layout
 
-from spes_peer.rounds.phases import Closing
+from spes_peer.rounds.ballot import Ballot
+from spes_peer.rounds.messages import CoordinatorBeat, VoteRequest
+from spes_peer.rounds.phases import Closing, Outgoing
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.records import RosterEntry, SealedRecord
 
@@ -199,6 +201,46 @@ def test_a_wilful_elected_coordinator_is_given_up_for_the_next(make: MakeWorld) 
     world.run(2 * world.layout.manifest.timing.coordinator_timeout_seconds)
     goes_on(world)
     assert world.watch.certified[3].hash == signed.hash
+
+
+@pytest.mark.parametrize("num_laps", [1_000, 10**9])
+@pytest.mark.parametrize(
+    "makes", [VoteRequest, lambda round, term: CoordinatorBeat(term, round, "reducing", 0, (), 0, "")]
+)
+def test_a_coordinator_that_uses_up_terms_and_dies_keeps_nobody_from_electing_another(
+    make: MakeWorld, makes: Callable[[int, int], Any], num_laps: int
+) -> None:
+    world = make()
+    world.until_round(2)
+    boot = world["boot0"]
+    world.until(lambda: phase(boot) == "training")
+    term = num_laps * len(boot.node.head.record.candidates)
+    deceit = Outgoing(None, makes(boot.node.head.round, term))
+    world.events.after(0.0, boot, lambda: boot.node.follower.coordinating._send(deceit))
+    world.run(2.0)
+    ballots = [ballot for machine in world.volunteers for ballot in machine.disk.ballots.values()]
+    is_taken = makes is VoteRequest and num_laps == 1_000
+    assert any(ballot.term == term for ballot in ballots) is is_taken
+    world.kill(boot)
+    goes_on(world)
+    assert max(machine.node.follower.allegiance.term for machine in world.volunteers) < 2**20
+
+
+def test_votes_in_a_far_term_do_not_hinder_that_a_record_is_certified_late(make: MakeWorld) -> None:
+    world = make()
+    world.until_round(3)
+    head = world.watch.certified[3]
+    gone = world.volunteers[:3]
+    for machine in gone:
+        world.kill(machine)
+        machine.disk.ballots[head.hash] = Ballot.behind(head).voted(500_000)
+    world.run(900.0)
+    assert world.watch.newest == 3
+    for machine in gone:
+        world.restart(machine)
+    world.run(world.recovery_seconds())
+    goes_on(world)
+    assert world.watch.num_lost == 0
 
 
 def test_members_that_lose_the_coordinator_at_different_times_meet_at_the_next(make: MakeWorld) -> None:

@@ -20,6 +20,7 @@ from spes_peer.following.records import fetch_from, fetch_records
 from spes_peer.following.voting import Voter
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
+from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
 from spes_peer.rounds.election import Allegiance, owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, RecordSignature, Referral, VoteRequest
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
 _ASKED_AT_ONCE = 16  # peers that are asked where they stand
-_HIGHEST_TERM = 2**31  # of another's word; nobody comes to that by time-outs
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -206,7 +206,8 @@ class Follower:
         """In the open round, or in the last certified one if what follows it is not certified."""
         for base in (self.head, self._last_certified):
             if request.round == base.round and base.record.entry_of(self.node.peer_id) is not None:
-                for message in self._voter.vote(request, sender, base):
+                appeal = self._voter.appeal(request.term, sender, base)
+                for message in [appeal] if appeal else self._voter.vote(request, sender, base):
                     self.send(message)
                 return
 
@@ -217,7 +218,7 @@ class Follower:
             answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified)
         else:
             answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now())
-            answer = answer or self._voter.appeal(proposal, sender, self.head)
+            answer = answer or self._voter.appeal(proposal.term, sender, self.head)
         if answer is not None:
             self.send(answer)
 
@@ -283,7 +284,7 @@ class Follower:
 
     def _is_ahead_in_term(self, standing: Standing) -> bool:
         is_same = standing.head_hash == self.head.hash and standing.hears_coordinator
-        return is_same and self.allegiance.term < standing.term < _HIGHEST_TERM
+        return is_same and 0 < standing.term - self.allegiance.term <= MOST_TERMS_AHEAD
 
 
 def _follows(proposal: Proposal, base: SealedRecord) -> bool:

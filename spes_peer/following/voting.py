@@ -68,12 +68,12 @@ class Voter:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)
 
-    def appeal(self, proposal: Proposal, sender: PeerId, head: SealedRecord) -> Appeal | None:
-        """What to tell who proposes in a term that is over for this node, which has voted in a later one: in which term
-        of its own it could have the signature. None if the term is not the reason that there is none."""
+    def appeal(self, term: int, sender: PeerId, head: SealedRecord) -> Appeal | None:
+        """What to tell who asks in a term that is over for this node, which has voted in a later one: in which term of
+        its own it could have the vote or signature. None if the term is not the reason that it has none."""
         voted_term = self._ballot_behind(head).term
-        term = next_term_of(sender, head.record, voted_term) if proposal.term < voted_term else None
-        return None if term is None else Appeal(head.round, term)
+        later = next_term_of(sender, head.record, voted_term) if term < voted_term else None
+        return None if later is None else Appeal(head.round, later)
 
     def sign_late(
         self, proposal: Proposal, sender: PeerId, ours: SealedRecord, base: SealedRecord

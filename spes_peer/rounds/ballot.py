@@ -14,6 +14,9 @@ from spes_peer.run.records import SealedRecord
 from spes_peer.wire import convert
 
 BALLOT_VERSION = 1
+MOST_TERMS_AHEAD = 2**20
+"""By which a term of another's word may lie ahead of ours. Nobody comes so far by time-outs, and who lies cannot use up
+the terms, however often: they are 64 bits long."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,13 @@ class Ballot:
 
     def objection_to_vote(self, term: int) -> str | None:
         """Why this member may not promise `term`; None if it may, or has."""
-        return f"term {term} is over, we have voted or signed in term {self.term}" if term < self.term else None
+        if term < self.term:
+            return f"term {term} is over, we have voted or signed in term {self.term}"
+        return self._objection_to_leap(term)
+
+    def _objection_to_leap(self, term: int) -> str | None:
+        is_leap = term > self.term + MOST_TERMS_AHEAD
+        return f"nobody comes from term {self.term} to term {term}" if is_leap else None
 
     def objection_to_sign(self, term: int, record_hash: bytes) -> str | None:
         """Why this signature may not be given; None if it may."""
@@ -53,7 +62,7 @@ class Ballot:
             return f"record {self.round} is proposed in term {term}, and we have voted or signed in term {self.term}"
         if self.record_hash not in (b"", record_hash) and term <= self.signed_term:
             return f"we have signed another record {self.round} in term {self.signed_term}"
-        return None
+        return self._objection_to_leap(term)
 
     def voted(self, term: int) -> "Ballot":
         """The ballot to keep before this vote is sent; `BadMessage` if it may not be given."""

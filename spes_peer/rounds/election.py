@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from spes_peer.errors import PeerError
 from spes_peer.identity import PeerId
+from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
 from spes_peer.rounds.messages import Vote
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.manifest import Timing
@@ -48,7 +49,7 @@ class Allegiance:
 
     def heard(self, round: int, term: int, now: float) -> "Allegiance":
         """The owner of `term`, this or a later one, coordinates."""
-        if round != self.round or term < self.term:
+        if round != self.round or not self.term <= term <= self.term + MOST_TERMS_AHEAD:
             return self
         since_at = self.since_at if term == self.term else now
         return replace(self, term=term, since_at=since_at, heard_at=now)

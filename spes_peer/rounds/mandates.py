@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
+from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
 from spes_peer.rounds.election import Mandate, bound_hash, fault_in_vote, owner_of
 from spes_peer.rounds.messages import Appeal, Referral, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Closing, Coordinator, Outgoing, Step
@@ -59,6 +60,8 @@ def take_appeal(state: Coordinator, signed: Signed, appeal: Appeal) -> Step | st
         return f"appeal in round {appeal.round}: round {head.round} is open"
     if owner_of(head.record, appeal.term) != state.me:
         return f"appeal: term {appeal.term} of round {head.round} is not ours"
+    if appeal.term > max(state.mandate.term, state.mandate.asked_term) + MOST_TERMS_AHEAD:
+        return f"appeal: nobody comes to term {appeal.term}"
     if state.heard_term is not None:
         return Step(state, (Outgoing(sender, Referral(head.round, state.heard_term)),))
     if sender not in _heeded(state):

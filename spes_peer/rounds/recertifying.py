@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spes_peer.identity import PeerId
-from spes_peer.rounds.election import bound_hash, fault_in_vote, is_first_without_voters, next_term_of
-from spes_peer.rounds.messages import Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
+from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
+from spes_peer.rounds.election import bound_hash, fault_in_vote, is_first_without_voters, next_term_of, owner_of
+from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Outgoing
 from spes_peer.run.certificates import electorate, is_certified_by, is_more_than_half
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord
@@ -27,6 +28,8 @@ class Recertifying:
     """The record behind it in the chain of this node."""
     term: int
     asked_at: float
+    voted_term: int = 0
+    """The newest of its terms for which somebody would vote who has voted in a later one than this."""
     votes: Mapping[PeerId, Signed] = field(default_factory=dict)
     signed_before: Mapping[bytes, SealedRecord] = field(default_factory=dict)
     """Records that votes name, by hash."""
@@ -54,8 +57,17 @@ def begin(base: SealedRecord, standing: CertifiedRecord, me: PeerId, now: float)
 
 
 def tried_again(state: Recertifying, now: float) -> Recertifying:
-    """In the next term of this node: some have voted in a later one."""
-    return Recertifying(state.base, state.standing, state.term + len(state.base.record.candidates), now)
+    """In the next term of this node, or the one for which somebody would vote."""
+    term = max(state.term + len(state.base.record.candidates), state.voted_term)
+    return Recertifying(state.base, state.standing, term, now)
+
+
+def with_appeal(state: Recertifying, appeal: Appeal) -> Recertifying:
+    """Who has voted in a later term says so: that is tried next."""
+    is_ours = owner_of(state.base.record, appeal.term) == owner_of(state.base.record, state.term)
+    if not is_ours or not state.voted_term < appeal.term <= state.term + MOST_TERMS_AHEAD:
+        return state
+    return replace(state, voted_term=appeal.term)
 
 
 def chosen(state: Recertifying, here: Collection[PeerId]) -> Recertifying:
