@@ -151,6 +151,13 @@ def test_a_range_needs_exactly_the_shards_of_its_sequences() -> None:
         assert shuffle.shards_of(ranges) == {at.shard for at in shuffle.sequences_in(ranges)}
 
 
+@pytest.mark.parametrize("position", [0, 49, 60, 100, 147, 148, 1000])
+def test_shards_are_needed_in_the_order_in_which_training_comes_to_them(position: int) -> None:
+    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
+    trained = shuffle.sequences_in([DataRange(position, position + 2 * 148)])
+    assert list(shuffle.shards_from(position)) == list(dict.fromkeys(at.shard for at in trained))
+
+
 def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus: Corpus, blobs: BlobStore) -> None:
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
     manifest = manifest_of(data)

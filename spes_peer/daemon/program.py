@@ -18,6 +18,7 @@ from typing import Any
 
 from spes_peer.control import ControlServer, StatusBoard
 from spes_peer.daemon.arrival import Arrival, Unanswered
+from spes_peer.daemon.data_ahead import DataAhead
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
@@ -229,7 +230,8 @@ class Daemon:
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
-                tasks.create_task(trainer.supervise())
+                for loop in (trainer.supervise(), DataAhead(node).run()):
+                    tasks.create_task(loop)
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
                 member.say_goodbye()

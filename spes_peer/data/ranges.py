@@ -76,6 +76,18 @@ class Shuffle:
                     start = end
         return needed
 
+    def shards_from(self, position: int) -> Iterator[int]:
+        """Every shard once, in the order in which training comes to it from `position` on."""
+        seen: set[int] = set()
+        start = position // self.num_sequences * self.num_sequences
+        while len(seen) < len(self.shard_sequences):
+            for shard in _shard_order(self, start // self.num_sequences):
+                end = start + self.shard_sequences[shard]
+                if position < end and shard not in seen:
+                    seen.add(shard)
+                    yield shard
+                start = end
+
 
 def permuted(value: int, size: int, keys: tuple[int, ...]) -> int:
     """Where a keyed permutation of [0, size) sends `value`."""

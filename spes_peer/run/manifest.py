@@ -212,6 +212,10 @@ class Data(Section):
     sources: tuple[str, ...] = ()
     """What the text is, for people."""
 
+    def size_bytes(self, shard: Shard) -> int:
+        """Of its blob."""
+        return shard.num_tokens * {"uint16": 2, "uint32": 4}[self.token_dtype]
+
 
 class RunFile(Section):
     """What an organizer writes (run.toml)."""
