@@ -78,6 +78,8 @@ class FakeTrainer:
         self.opened = TrainerOpened("cpu", 1, 100.0)
         self.max_subsets = 1
         self.is_dead = False
+        self.num_failures = 0
+        """So many rounds it will fail to train."""
         self.round = -1
         self.trained: list[TrainRound] = []
         self.trained_ahead: list[TrainAhead] = []
@@ -96,7 +98,15 @@ class FakeTrainer:
 
     def restart(self) -> None:
         self.is_dead, self.round = False, -1
+        self.max_subsets = self.opened.max_subsets
         self.on_restart()
+
+    def fail(self) -> None:
+        """In the middle of a round; another stands there at once."""
+        self.num_failures = 1
+        self.may_finish.set()
+        self.may_finish = asyncio.Event()
+        self.restart()
 
     async def load_state(self, round: int, blocks: tuple[BlockName, ...]) -> str:
         self.round = round
@@ -123,6 +133,9 @@ class FakeTrainer:
             raise ChildFailed(f"the state is that of round {self.round}")
         self.trained.append(task)
         await self.may_finish.wait()
+        if self.num_failures:
+            self.num_failures -= 1
+            raise ChildFailed("the trainer has ended in a round")
         record = self._node.chain.record(task.round).sealed.record
         entry = record.entry_of(self._node.peer_id)
         assert entry is not None

@@ -171,8 +171,12 @@ def test_who_has_moved_lately_does_not_wish_to_move() -> None:
     assert wished(capacity=2, num_subsets=2, owned={0: [ME, YOU]}, is_cooling=True) == (0, 1)
 
 
-def test_a_peer_that_owns_more_than_it_has_room_for_gives_nothing_up_for_that() -> None:
-    assert wished(capacity=1, owned={0: [ME], 1: [ME]}) == (0, 1)
+def test_a_peer_that_owns_more_than_it_has_room_for_gives_up_what_others_own_and_then_what_is_trained_most() -> None:
+    trained = {0: 3, 1: 9, 2: 1, 3: 0}
+    owned = {0: [ME], 1: [ME], 2: [ME, YOU], 3: [YOU]}
+    for capacity, kept in ((3, (0, 1, 2)), (2, (0, 1)), (1, (0,))):
+        assert wish(ME, capacity, Ground(4, owned, NOBODY, trained), {}, True, NOW) == kept
+    assert wished(capacity=0, owned={0: [ME], 1: [ME]}) == (0, 1)  # nothing is known of its room yet
 
 
 def test_of_two_co_owners_that_claim_one_empty_subset_the_later_stays() -> None:

@@ -1,5 +1,6 @@
 """A member's life between records: what it trains, says and waits for, whatever comes when."""
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from exchange_nodes import eventually
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
 from spes_peer.node import Node
-from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure
+from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure, Excuse
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
-from spes_peer.training.work import TrainProgress
+from spes_peer.training.work import TrainerOpened, TrainProgress
 
 
 @pytest.fixture
@@ -128,6 +129,60 @@ async def test_a_dead_trainer_is_waited_for(scene: Scene) -> None:
         await eventually(lambda: "the trainer has ended" in scene.phases.message.why)
         scene.trainer.restart()
         await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+
+
+async def test_a_member_whose_trainer_died_asks_once_that_nobody_waits_for_it_and_goes_on(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.trainer.is_dead = True
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: bool(scene.sent_of(Excuse)))
+        await asyncio.sleep(0.05)  # in which it tries some times
+        assert scene.sent_of(Excuse) == [Excuse(1, "the trainer has ended")]
+        assert Excuse(1, "the trainer has ended") in list(scene.member.follower.attendance.on_open())
+        scene.trainer.restart()
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert {type(message) for message in scene.member.follower.attendance.on_open()} >= {Contribution}
+        assert Excuse not in {type(message) for message in scene.member.follower.attendance.on_open()}
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: len(scene.sent_of(Contribution)) == 2)
+        assert len(scene.sent_of(Excuse)) == 1
+
+
+async def test_a_fault_of_a_moment_is_no_excuse(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.trainer.num_failures = 1
+        scene.tell(scene.next_record(scene.node.identity))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert (scene.trainer.num_failures, scene.sent_of(Excuse)) == (0, [])
+
+
+async def test_a_member_whose_plan_shrank_gives_up_the_subsets_that_it_has_no_memory_for(scene: Scene) -> None:
+    scene.trainer.opened, scene.node.max_subsets = TrainerOpened("cpu", 2, 100.0), 2
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        entry = dataclasses.replace(scene.next_record(scene.node.identity).sealed.record.roster[0], subsets=(0, 1))
+        scene.trainer.may_finish.clear()
+        scene.tell(scene.next_record(scene.node.identity, roster=(entry,)))
+        await eventually(lambda: bool(scene.trainer.trained))
+        scene.sent.clear()
+
+        scene.trainer.opened = TrainerOpened("cpu", 1, 100.0)  # as after one that ran out of memory
+        scene.trainer.fail()
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest) and scene.sent_of(Excuse)))
+        (request,) = scene.sent_of(AdmissionRequest)
+        assert len(request.subsets) == 1
+        assert scene.directory.claims[-1] == scene.member.claiming.subsets == request.subsets
+        assert "memory for 1 of 2 subsets" in scene.phases.message.why
+        assert len(scene.trainer.trained) == 1  # what does not fit is not tried
+
+        scene.trainer.may_finish.set()
+        scene.tell(
+            scene.next_record(scene.node.identity, roster=(dataclasses.replace(entry, subsets=request.subsets),))
+        )
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert scene.trainer.trained[-1].subsets == request.subsets
 
 
 async def test_a_leaving_member_stays_for_a_round_whose_roster_has_it(scene: Scene) -> None:

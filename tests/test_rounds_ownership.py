@@ -174,6 +174,14 @@ def test_a_wish_that_leaves_a_subset_without_an_owner_is_not_granted(run: Run) -
     assert run.close() == {A: (0,), B: (1,)}
 
 
+def test_a_wish_to_own_fewer_is_granted_and_who_has_room_may_take_the_rest(manifest: Manifest) -> None:
+    run = Run(manifest, 3).open({A: (0, 1), B: (2,)})
+    run.arrive(A, 1)
+    assert run.close() == {A: (1,), B: (2,)}
+    run.arrive(B, 0, 2)
+    assert run.close() == {A: (1,), B: (0, 2)}
+
+
 def test_a_co_owner_may_move_to_a_vacant_subset_only(manifest: Manifest) -> None:
     run = Run(manifest, 4).open({A: (0,), B: (0,), C: (1,), D: (2,)})
     run.arrive(B, 1)

@@ -8,6 +8,7 @@ from spes_peer.rounds.messages import (
     AdmissionRequest,
     Beat,
     Departure,
+    Excuse,
     Holding,
     RecordSignature,
     ReduceTask,
@@ -146,6 +147,64 @@ def test_a_round_closes_at_once_when_the_missing_member_is_known_to_be_gone(swar
     assert record.entry_of(swarm[2].peer_id) is None
     assert set(contributors_of(record, "shared/0000")) == {swarm[n].peer_id for n in (0, 1, 3)}
     assert len(record.updates) == len(swarm.layout.blocks) - 12  # all but the blocks of the dead owner's two experts
+
+
+def test_nobody_waits_for_a_member_that_cannot_train_and_the_wait_says_so(swarm: Swarm) -> None:
+    hold_back(swarm, 1)
+    hold_back(swarm, 2)
+    swarm.until(lambda: swarm.round == 1)
+    swarm.settle()
+    swarm[2].say(Excuse(1, "the trainer has ended"))
+    swarm.settle()
+    assert swarm.waiting().waiting_for == (swarm[1].peer_id,)
+    assert swarm.waiting().why == "2 of 4 have contributed to round 1, 1 cannot"
+    before, swarm[2].contributes = swarm.now, True
+    swarm[1].say(Excuse(1, "the trainer has ended"))
+    swarm.until(lambda: swarm.round == 2)  # with two of four, for all have answered
+    assert swarm.now == before
+    assert set(contributors_of(swarm.head.record, "shared/0000")) == {swarm[n].peer_id for n in (0, 3)}
+    assert swarm.head.record.entry_of(swarm[2].peer_id) is not None
+    swarm.settle()
+    assert swarm.waiting().waiting_for == (swarm[1].peer_id,)  # an excuse is for one round
+
+
+def test_what_an_excused_member_contributes_in_time_counts(swarm: Swarm) -> None:
+    hold_back(swarm, 1)
+    hold_back(swarm, 2)
+    swarm.until(lambda: swarm.round == 1)
+    swarm[2].say(Excuse(1, "the trainer has ended"))
+    swarm.settle()
+    swarm[2].contribute()
+    swarm.settle()
+    assert swarm.waiting().why == "3 of 4 have contributed to round 1"
+    swarm[1].say(Excuse(1, "the trainer has ended"))
+    swarm.until(lambda: swarm.round == 2)
+    assert swarm[2].peer_id in contributors_of(swarm.head.record, "shared/0000")
+
+
+def test_a_round_in_which_nobody_can_train_stays_open_for_who_can_again(swarm: Swarm) -> None:
+    for number in range(4):
+        hold_back(swarm, number)
+    swarm.until(lambda: swarm.round == 1)
+    for number in range(4):
+        swarm[number].say(Excuse(1, "the trainer has ended"))
+    for _ in range(20):
+        swarm.pass_second()
+        swarm.settle()
+    assert (swarm.round, swarm.phase) == (1, "training")
+    swarm[3].contribute()
+    swarm.until(lambda: swarm.round == 2, seconds=1)
+
+
+def test_a_late_excuse_changes_nothing_and_a_strangers_is_refused(swarm: Swarm) -> None:
+    swarm.until(lambda: swarm.round == 2)
+    stranger = swarm.join(60, (0,))
+    assert "not on the roster" in swarm.ask(stranger, Excuse(2, ""))
+    assert swarm.ask(swarm[0], Excuse(1, "")) == ""
+    swarm.until(lambda: swarm.phase != "training")
+    state = swarm.state
+    assert swarm.ask(swarm[0], Excuse(swarm.round, "")) == ""
+    assert swarm.state.phase == state.phase
 
 
 def test_data_that_a_dead_member_had_is_assigned_again_first(swarm: Swarm) -> None:

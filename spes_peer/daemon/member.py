@@ -34,7 +34,7 @@ from spes_peer.rounds.messages import (
     UpdateNotice,
 )
 from spes_peer.run.chain import Switch
-from spes_peer.run.manifest import PROTOCOL_VERSION
+from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
@@ -106,6 +106,8 @@ class Member:
             try:
                 await self._follow(self.head)
             except (PeerError, ChildFailed, BlobMissing, DiskTrouble) as error:
+                if trouble and self._work is not None:  # more than a moment's
+                    self._work.ask_not_to_be_awaited(str(error)[:_LONGEST_REASON])
                 if trouble != (trouble := str(error)):
                     logger.warning("trying again reason=%s", error)
                 self._say("syncing", f"trying again: {error}")
@@ -153,8 +155,7 @@ class Member:
 
     async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
-        held_out = self.node.manifest.data.held_out
-        await self._fetch_shards({held_out.blob: held_out.num_tokens})
+        await self._fetch_shards([self.node.manifest.data.held_out])
         chain = self.node.chain
         roster = chain.record(round).sealed.record.roster
         if not roster and round:
@@ -169,9 +170,14 @@ class Member:
     async def _train(self, work: RoundWork) -> None:
         """Train the round and contribute."""
         manifest, record, entry = self.node.manifest, work.record.record, work.entry
+        if len(entry.subsets) > (room := self.trainer.opened.max_subsets):
+            why = f"there is memory for {room} of {len(entry.subsets)} subsets; the next record takes the others away"
+            work.ask_not_to_be_awaited(why)
+            self._say("waiting", why)
+            return
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
-        await self._fetch_shards({manifest.data.shards[i].blob: manifest.data.shards[i].num_tokens for i in needed})
+        await self._fetch_shards(manifest.data.shards[index] for index in needed)
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         now = self.node.now()
         if stop_at < now:  # late, and no record has overtaken us: the others cannot go on without us
@@ -214,11 +220,9 @@ class Member:
         except ChildFailed as error:  # its steps are made in the round then
             logger.warning("could not train ahead round=%d reason=%s", work.round + 1, error)
 
-    async def _fetch_shards(self, num_tokens_by_blob: dict[str, int]) -> None:
-        bytes_per_token = {"uint16": 2, "uint32": 4}[self.node.manifest.data.token_dtype]
-        await self.node.fetcher.fetch_all(
-            [(blob, count * bytes_per_token, self.node.others()) for blob, count in num_tokens_by_blob.items()]
-        )
+    async def _fetch_shards(self, shards: Iterable[Shard]) -> None:
+        sizes = {shard.blob: self.node.manifest.data.size_bytes(shard) for shard in shards}
+        await self.node.fetcher.fetch_all([(blob, size, self.node.others()) for blob, size in sizes.items()])
 
     async def _seek_a_place(self) -> None:
         if self.is_paused:
@@ -432,3 +436,4 @@ class Member:
         self.node.max_subsets = self.trainer.max_subsets
         self.replica.forget()
         self._changed.set()
+        self._spawn(self.reconsider())

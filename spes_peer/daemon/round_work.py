@@ -15,6 +15,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     Contribution,
+    Excuse,
     Holding,
     ReduceInput,
     ReduceOrder,
@@ -50,6 +51,8 @@ class RoundWork:
         self.closed = asyncio.Event()
         """The round is over: what is still under way ends without a word."""
         self.contribution: Contribution | None = None
+        self.excuse: Excuse | None = None
+        """Said where this member cannot train for now: nobody waits for it, and it goes on trying."""
         self.reports: dict[BlockId, UpdateReport] = {}
         self.holdings: set[str] = set()
         self._node = node
@@ -82,6 +85,8 @@ class RoundWork:
         """What a coordinator must know of this member's round so far; of what it has averaged the order asks anew."""
         if self.contribution is not None:
             yield self.contribution
+        elif self.excuse is not None:
+            yield self.excuse
         if self.holdings:
             yield self._holding(self.holdings)
 
@@ -89,6 +94,12 @@ class RoundWork:
         """What this member knows itself, to judge a proposal by."""
         reports = {block: report.blob for block, report in self.reports.items()}
         return Own(self._node.peer_id, self.contribution, reports, self._node.signer.incarnation)
+
+    def ask_not_to_be_awaited(self, why: str) -> None:
+        """Once a round; the first reason counts."""
+        if self.excuse is None and self.contribution is None:
+            self.excuse = Excuse(self.round, why)
+            self._send(self.excuse)
 
     def contribute(self, contribution: Contribution) -> None:
         offers = {offer.blob for offer in contribution.offers}

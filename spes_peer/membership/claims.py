@@ -132,12 +132,15 @@ def wish(
     """The subsets that a peer with a place in the newest roster should own, ascending; mostly those that it has.
 
     With room it owns more, like a newcomer. Without, and unless it `is_cooling`, a co-owner takes an empty subset in
-    place of the one with most owners. No wish gives up a subset that has no other owner.
+    place of the one with most owners. A subset that has no other owner is given up only for lack of room, what has been
+    trained most first: who cannot train it holds off who can.
     """
     has = ground.subsets_of(peer_id)
     if not has or len(has) < capacity:
         return choose_subsets(peer_id, capacity, ground, claims, now)
     look, subsets = _Look(peer_id, ground, claims, now), range(ground.num_subsets)
+    if len(has) > capacity > 0:
+        return tuple(sorted(sorted(has, key=lambda s: (len(ground.owners(s)) > 1, *look.need(s)))[:capacity]))
     shared = [subset for subset in has if len(ground.owners(subset)) > 1]
     empty = [subset for subset in subsets if not (ground.owners(subset) or subset in ground.leased)]
     open_to_us = [subset for subset in empty if look.has_title(subset) or look.is_free(subset)]

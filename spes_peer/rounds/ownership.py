@@ -67,11 +67,11 @@ def owners_in(places: Places) -> Counter[int]:
 
 
 def is_harmless(peer: PeerId, asked: frozenset[int], places: Places, leased: Collection[int], is_cooling: bool) -> bool:
-    """Whether a wish to change may be granted: to own more, always; to give up a subset only if that keeps an owner, if
-    what comes in its place is vacant, and if the peer has not moved lately. So of many that would move at once only as
-    many do as there are places to fill."""
+    """Whether a wish to change may be granted: to own more, always, and to own fewer too, for that is asked for want of
+    memory; to own others only if what is given up keeps an owner, if what comes in its place is vacant, and if the peer
+    has not moved lately. So of many that would move at once only as many do as there are places to fill."""
     owners, given_up, added = owners_in(places), places[peer] - asked, asked - places[peer]
-    if not given_up:
+    if not given_up or not added:
         return True
     return not is_cooling and all(owners[s] > 1 for s in given_up) and not any(owners[s] or s in leased for s in added)
 

@@ -61,6 +61,14 @@ class Contribution(_message.Message):
     tokens_per_second: float
     def __init__(self, round: _Optional[int] = ..., offers: _Optional[_Iterable[_Union[Offer, _Mapping]]] = ..., tokens: _Optional[int] = ..., steps: _Optional[int] = ..., state_root: _Optional[str] = ..., train_loss: _Optional[float] = ..., held_out_loss_sum: _Optional[float] = ..., held_out_tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
 
+class Excuse(_message.Message):
+    __slots__ = ("round", "why")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    why: str
+    def __init__(self, round: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class ReduceInput(_message.Message):
     __slots__ = ("peer_id", "blob", "size_bytes", "norm", "tokens", "clip")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
