@@ -19,7 +19,7 @@ from spes_peer.identity import Identity, PeerId, verify
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.wire import convert
 
-PROTOCOL_VERSION = 3  # of manifest, records and messages together; a change that old clients misread raises it
+PROTOCOL_VERSION = 4  # of manifest, records and messages together; a change that old clients misread raises it
 _SIGNED_AS = b"spes-peer manifest\0"
 
 
