@@ -319,15 +319,20 @@ def plot(rows: list[Row], path: Path) -> None:
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
     peers = [row.num_peers for row in rows]
     panels = [
-        ("messages a round, both ways", lambda cost: cost.messages_sent + cost.messages_received),
-        ("MB a round, both ways", lambda cost: (cost.bytes_sent + cost.bytes_received) / 1e6),
-        ("processor seconds a round", lambda cost: cost.cpu_seconds),
+        ("messages", "a round, both ways", lambda cost: cost.messages_sent + cost.messages_received),
+        ("bytes", "MB a round, both ways", lambda cost: (cost.bytes_sent + cost.bytes_received) / 1e6),
+        ("time of the processor", "seconds a round", lambda cost: cost.cpu_seconds),
     ]
-    for axis, (title, value) in zip(axes, panels, strict=True):
+    for axis, (title, unit, value) in zip(axes, panels, strict=True):
         for name, style in (("coordinator", "o-"), ("peer", "s-")):
             label = name if name == "coordinator" else "median peer"
             axis.plot(peers, [value(getattr(row, name)) for row in rows], style, label=label)
-        axis.set(title=title, xscale="log", yscale="log", xlabel="peers", xticks=peers, xticklabels=peers)
+        first = value(rows[0].coordinator)
+        for power, style in ((1, ":"), (2, "--")):
+            guide = [first * (count / peers[0]) ** power for count in peers]
+            axis.plot(peers, guide, style, color="grey", linewidth=1, label=f"as N{'²' if power == 2 else ''}")
+        axis.set(title=title, xscale="log", yscale="log", xlabel="N, peers", ylabel=unit)
+        axis.set_xticks(peers, peers)
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].legend()
