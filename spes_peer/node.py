@@ -162,7 +162,7 @@ class Node:
 
     def take_branch(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
         """Follow `branch`, which begins behind our newest certified record, if it ranks above our own chain."""
-        base = self.chain.record(self.chain.certified_round).sealed
+        base, rank = self.chain.record(self.chain.certified_round).sealed, self.chain.rank
         if self._is_early(base, branch[:1]):
             return None
         switch = self.chain.adopt(branch)
@@ -175,6 +175,8 @@ class Node:
                     switch.lost_tokens,
                 )
             self.chain_changed(switch)
+        elif self.chain.rank != rank:  # it had better certificates of our own records
+            self.chain_changed(None)
         return switch
 
     def improve_record(self, certified: CertifiedRecord) -> None:

@@ -18,6 +18,7 @@ from run_nodes import RunNodes, run_nodes
 
 from spes_peer.clock import ClockWatch, SwarmClock
 from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.exchange import server
 from spes_peer.following.follower import Follower
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node
@@ -520,6 +521,38 @@ async def test_who_comes_back_looks_around_before_making_a_record_of_its_own(ope
         run.start(*away)
         await soon(lambda: min(one.node.chain.certified_round for one in run.members) >= 3)
         assert not [one for one in here.switches if one is not None and one.lost]
+
+
+async def test_one_that_claims_a_longer_chain_and_sends_it_slowly_keeps_nobody_from_asking_the_others(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liars, times_read, times_asked = set[str](), 0, 0
+    honest = server._Service.Records
+
+    async def records(self: server._Service, request: Any, context: Any) -> None:
+        nonlocal times_read
+        if self._host.peer_id in liars:
+            times_read += 1
+            await asyncio.sleep(60)
+        await honest(self, request, context)
+
+    monkeypatch.setattr(server._Service, "Records", records)
+    async with opened(4) as run:
+        asker, liar, other = run.members
+        liars.add(liar.peer_id)
+        monkeypatch.setattr(liar.node, "standing", lambda: Standing(50, b"x" * 32, 50, 0, True))
+
+        def standing() -> Standing:
+            nonlocal times_asked
+            times_asked += times_read > 0
+            return other.follower._standing()
+
+        monkeypatch.setattr(other.node, "standing", standing)
+        timing = asker.node.manifest.timing.model_copy(update={"fetch_stall_seconds": 60.0})
+        monkeypatch.setattr(asker.node, "manifest", asker.node.manifest.model_copy(update={"timing": timing}))
+        asker.start()
+        await soon(lambda: times_asked >= 3)
+        assert times_read == 1
 
 
 async def test_an_early_uncertified_record_is_refused(opened: Open, caplog: pytest.LogCaptureFixture) -> None:

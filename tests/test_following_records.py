@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,7 +89,7 @@ async def test_a_node_that_sends_records_without_end_is_not_read_to_it(
     grow(source, run)
     with pytest.raises(BadMessage, match="record 3, which was not asked for"):
         await fetch_from(asker, source.peer_id)
-    assert asker.chain.num_records == 1
+    assert asker.chain.num_records == 3  # each is verified and kept as it comes
 
 
 async def test_the_first_records_are_asked_for_until_somebody_has_them(
@@ -134,6 +134,32 @@ async def test_a_chain_that_ranks_above_our_uncertified_end_is_fetched_whole(run
     assert asker.chain.head == source.chain.head
     assert asker.chain.certified_round == NUM_RECORDS - 1
     assert switches == [Switch(3, (lost.sealed,))]
+
+
+async def test_what_is_uncertified_in_both_chains_is_not_read_again(
+    run: RunNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, asker, _ = run.nodes
+    for node in (source, asker):
+        grow(node, run, 3)
+    for _ in range(5):
+        source.chain.append(uncertified(source, run, 1))
+    first = source.chain.record(3)
+    for round in (3, 4, 5):
+        asker.chain.append(source.chain.record(round))
+    source.chain.improve(run.signed(first.sealed.record, (1, 2)))
+    asked: list[int] = []
+
+    def records_from(round: int) -> Iterator[CertifiedRecord]:
+        for certified in source.chain.from_round(round):
+            asked.append(certified.sealed.round)
+            yield certified
+
+    monkeypatch.setattr("spes_peer.exchange.server.MAX_RECORDS_PER_CALL", 1)
+    monkeypatch.setattr(source, "records_from", records_from)
+    await fetch_from(asker, source.peer_id)
+    assert (asker.chain.head, asker.chain.certified_round) == (source.chain.head, 3)
+    assert asked == [3, 5, 6, 7]
 
 
 async def test_a_chain_that_does_not_rank_above_ours_is_left_alone(run: RunNodes) -> None:

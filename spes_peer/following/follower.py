@@ -59,7 +59,8 @@ class Follower:
         self._timing = node.manifest.timing
         self._voter = Voter(node.folder.ballots, node.layout)
         self._spawn = spawn
-        self._is_fetching = False
+        self._sources: set[PeerId] = set()
+        """From whom records are being read."""
         self.attendance = Attendance(
             node.connections, node.signer, self._owner, self._timing.coordinator_timeout_seconds
         )
@@ -100,9 +101,11 @@ class Follower:
         await fetch_records(self.node, sources)
 
     def _fetch_from(self, peer: PeerId) -> None:
-        """Beside everything else, once at a time."""
-        if not self._is_fetching:
-            self._is_fetching = True
+        """Beside everything else; not twice from one peer at a time, and from strangers only a few at a time."""
+        record = self.head.record
+        is_stranger = peer not in record.members and peer not in record.candidates
+        if peer not in self._sources and not (is_stranger and len(self._sources) >= _ASKED_AT_ONCE):
+            self._sources.add(peer)
             self._spawn(self._fetching(peer))
 
     async def _fetching(self, peer: PeerId) -> None:
@@ -111,7 +114,7 @@ class Follower:
         except (BlobMissing, DiskTrouble) as error:
             logger.info("no records from a peer peer=%s reason=%s", peer[-8:], error)
         finally:
-            self._is_fetching = False
+            self._sources.discard(peer)
 
     def _on_chain(self, _switch: Switch | None) -> None:
         if self.allegiance.round != self.head.round or _switch is not None:
@@ -266,7 +269,7 @@ class Follower:
             answer = await link.call(link.stub.Stand, StandingRequest(), timeout_seconds=_ASK_SECONDS)
             standing = convert.from_message(Standing, answer)
             if self._is_worth_reading(standing):
-                await fetch_from(self.node, peer)
+                self._fetch_from(peer)
             elif self._is_ahead_in_term(standing):
                 logger.info("others follow a later coordinator term=%d", standing.term)
                 self._follow_term(Allegiance(self.head.round, standing.term, self.node.now()))

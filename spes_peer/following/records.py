@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from spes_peer.errors import BadMessage, BlobMissing, PeerError, Unreachable
 from spes_peer.exchange.limits import MAX_RECORDS_PER_CALL
 from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
+from spes_peer.run.lineage import branch_of
 from spes_peer.run.records import CertifiedRecord
 from spes_peer.wire import convert
 from spes_peer.wire.peer_pb2 import RecordsRequest
@@ -47,30 +48,52 @@ async def first_record(node: Node, say: Callable[[str], None]) -> None:
 
 async def fetch_from(node: Node, source: PeerId) -> None:
     """Take what continues our chain at `source`, or its whole chain behind our last certified record if that ranks
-    above ours. Raises `PeerError`."""
+    above ours. Every record is verified as it comes. Raises `PeerError`."""
     link = await node.connections.to(source)
-    if node.chain.certified_round < node.head_round:
-        branch: list[CertifiedRecord] = []
-        first = node.chain.certified_round + 1
-        while (more := await _some(node, link, first + len(branch))) and len(branch) < _MAX_BRANCH_RECORDS:
-            branch += more
-        if branch:
-            node.take_branch(branch)
+    if not await _has_our_end(node, link):
+        await _take_branch(node, link)
         return
-    while more := await _some(node, link, node.chain.num_records):
-        for certified in more:
+    async with contextlib.aclosing(_records(node, link, node.chain.num_records)) as records:
+        async for certified in records:
             if certified.sealed.round >= node.chain.num_records:  # the coordinator may have told it meanwhile
                 node.take_record(certified)
 
 
-async def _some(node: Node, link: Link, first: int) -> list[CertifiedRecord]:
-    """As many records as a node gives in one call."""
-    request = RecordsRequest(from_round=first)
+async def _has_our_end(node: Node, link: Link) -> bool:
+    """Whether what is uncertified in our chain stands there too; takes better certificates of it."""
+    for round in (node.chain.certified_round + 1, node.head_round):
+        if node.chain.certified_round < round < node.chain.num_records:
+            async with contextlib.aclosing(_records(node, link, round)) as records:
+                theirs = await anext(records, None)
+            if theirs is None or theirs.sealed.hash != node.chain.record(round).sealed.hash:
+                return False
+            node.improve_record(theirs)
+    return True
+
+
+async def _take_branch(node: Node, link: Link) -> None:
+    branch: list[CertifiedRecord] = []
+    lineage = branch_of(node.chain.record(node.chain.certified_round).sealed, (), node.chain.checks)
+    async with contextlib.aclosing(_records(node, link, lineage.head.round + 1)) as records:
+        async for certified in records:
+            lineage = lineage.followed_by(certified)
+            branch.append(certified)
+            if len(branch) == _MAX_BRANCH_RECORDS:
+                break
+    node.take_branch(branch)
+
+
+async def _records(node: Node, link: Link, first: int) -> AsyncGenerator[CertifiedRecord, None]:
+    """All that a node has from this round on; it gives some in one call."""
     stall_seconds = node.manifest.timing.fetch_stall_seconds
-    async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
-        records: list[CertifiedRecord] = []
-        async for message in messages:
-            records.append(convert.from_message(CertifiedRecord, message))
-            if records[-1].sealed.round != first + len(records) - 1 or len(records) > MAX_RECORDS_PER_CALL:
-                raise BadMessage(f"record {records[-1].sealed.round}, which was not asked for")
-    return records
+    while True:
+        num_taken, request = 0, RecordsRequest(from_round=first)
+        async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
+            async for message in messages:
+                certified = convert.from_message(CertifiedRecord, message)
+                if certified.sealed.round != first or num_taken == MAX_RECORDS_PER_CALL:
+                    raise BadMessage(f"record {certified.sealed.round}, which was not asked for")
+                yield certified
+                first, num_taken = first + 1, num_taken + 1
+        if not num_taken:
+            return
