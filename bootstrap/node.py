@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.keeper import Keeper
-from spes_peer.errors import BadConfiguration, PeerError, SpesError, first_in
+from spes_peer.daemon.arrival import Arrival
+from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError, first_in
 from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.introduction import Introduction
+from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
 from spes_peer.following.follower import Follower
@@ -29,6 +32,7 @@ logger = logging.getLogger(__name__)
 _SOMEWHERE = "192.0.2.1"
 _ADDRESS_FILE = "address"
 _GOODBYE_SECONDS = 0.3  # for members to hear that they need another coordinator
+_FIRST_LOOK_SECONDS = 5.0  # for somebody who was here before
 _CROWD_SECONDS = 2.0  # between looks into the DHT while newcomers gather
 
 
@@ -67,13 +71,33 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
         if node.chain.head is None:
             raise BadConfiguration(f"{settings.folder} has no record 0; make the run again with: spes-peer run create")
         node.state = PeerState.ONLINE
-        async with node.running(known=()):
+        known = KnownNodes(folder.known_nodes, signed.run_id)
+        introduction = await _introduced_soon(folder, known)
+        if introduction is not None:
+            node.take_time(introduction.clock.time())
+        async with node.running([introduction.entry] if introduction is not None else ()):
             address = _address(node)
             write_whole(folder.path / _ADDRESS_FILE, f"{address}\n".encode())
             print(f"join this run with: spes-peer join --bootstrap {address}", flush=True)
-            await _serve(node, settings.finish_after or None, stopped)
+            await _serve(node, known, settings.finish_after or None, stopped)
         (folder.path / _ADDRESS_FILE).unlink(missing_ok=True)
     return 0
+
+
+async def _introduced_soon(folder: StateFolder, known: KnownNodes) -> Introduction | None:
+    """After a restart whoever was here before knows what time it is in the run, and where the others are."""
+    arrival = Arrival(
+        (),
+        known=lambda: known.addresses,
+        accept=lambda introduction: folder.bind(introduction.signed_manifest),
+        say=lambda _why, _until_at: None,
+    )
+    try:
+        return await arrival.ask(_FIRST_LOOK_SECONDS)
+    except UserError as error:
+        if known.addresses:
+            logger.warning("nobody of the run is here, going on from our own folder reason=%s", error)
+        return None
 
 
 def _address(node: Node) -> str:
@@ -81,7 +105,7 @@ def _address(node: Node) -> str:
     return NodeAddress(settings.announce or settings.host, settings.ports.grpc, node.peer_id).text()
 
 
-async def _serve(node: Node, finish_after: int | None, stopped: asyncio.Event) -> None:
+async def _serve(node: Node, known: KnownNodes, finish_after: int | None, stopped: asyncio.Event) -> None:
     keeper = Keeper(node)
     node.list_snapshots = lambda: keeper.snapshots
     try:
@@ -89,7 +113,7 @@ async def _serve(node: Node, finish_after: int | None, stopped: asyncio.Event) -
             follower = Follower(node, _spawning(tasks), finish_after)
             follower.on_message = lambda _sender, message: _take(keeper, message)
             node.on_chain.append(lambda switch: keeper.rewind(switch.first_round) if switch is not None else None)
-            for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node), node.upkeep()):
+            for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node, known), node.upkeep()):
                 tasks.create_task(loop)
             await stopped.wait()
             follower.coordinating.resign()
@@ -131,8 +155,8 @@ def _spawning(tasks: asyncio.TaskGroup) -> Callable[[Coroutine[Any, Any, None]],
     return lambda work: tasks.create_task(guarded(work))
 
 
-async def _announce(node: Node) -> None:
-    """Keep this node's entry and head in the DHT, and know who else is there."""
+async def _announce(node: Node, known: KnownNodes) -> None:
+    """Keep this node's entry and head in the DHT, and know who else is there, also after a restart."""
     assert node.directory is not None
     while True:
         node.announce_soon.clear()
@@ -141,6 +165,7 @@ async def _announce(node: Node) -> None:
             await node.directory.publish_head(Head(node.head_round, node.head_hash))
         except SpesError as error:
             logger.warning("the DHT does not answer reason=%s", error)
+        known.note(node.entries.values())
         with contextlib.suppress(TimeoutError):
             seconds = node.manifest.timing.dht_beat_seconds if node.head_round else _CROWD_SECONDS
             async with asyncio.timeout(seconds):

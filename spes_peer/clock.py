@@ -8,9 +8,8 @@ did not run for a while, is noticed within a second (`ClockWatch`).
 import asyncio
 import logging
 import math
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spes_peer import troubles
@@ -132,9 +131,9 @@ class SwarmClock:
         said = [ahead for ahead, _ in self._ahead_of(self._at_boot, self._times)]
         if not said:
             return 0.0
-        said = sorted([*said, 0.0] if self._has_a_say else said)
+        middle = _middle([*said, 0.0] if self._has_a_say else said)
         self._has_a_say = True
-        return self._set_by(_nearest_to_zero(said[(len(said) - 1) // 2], said[len(said) // 2]))
+        return self._set_by(middle)
 
     def _set_by(self, seconds: float) -> float:
         if abs(seconds) <= _AGREEMENT_SECONDS:
@@ -148,10 +147,10 @@ class SwarmClock:
 
     def offset(self) -> tuple[float, int]:
         """Seconds by which our wall clock is ahead of the others', as the median of so many of them; 0 of none. Each
-        counts with the least that what it said allows."""
+        counts with the least that what it said allows; between two halves that one does which is nearer to us."""
         ahead = self._ahead_of(self.wall() - self._boot(), self._walls)
         offsets = [-_nearest_to_zero(least, most) for least, most in ahead]
-        return (statistics.median(offsets), len(offsets)) if offsets else (0.0, 0)
+        return (_middle(offsets), len(offsets)) if offsets else (0.0, 0)
 
     def _ahead_of(self, at_boot: float, samples: dict[str, _Sample]) -> list[tuple[float, float]]:
         """The seconds, at least and at most, by which each is ahead of a clock that showed `at_boot` when our boot
@@ -180,6 +179,12 @@ def _keep(samples: dict[str, _Sample], peer: str, said: float, now: float, late_
     samples[peer] = held if held is not None and says_more else _Sample(now, said - now, late_seconds)
     while len(samples) > _MOST_SAMPLES:
         del samples[next(iter(samples))]
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median; of a whole range of them the one nearest to zero."""
+    ordered = sorted(values)
+    return _nearest_to_zero(ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2])
 
 
 def _nearest_to_zero(low: float, high: float) -> float:

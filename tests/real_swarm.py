@@ -150,7 +150,7 @@ class Run:
     address: str
     bootstrap: "subprocess.Popen[bytes]"
     befores: dict[str, Sequence[str]] = field(default_factory=dict)
-    """What stands before the program of a volunteer, by name."""
+    """What stands before the program of a volunteer, by name, or of a bootstrap node that starts again."""
     _chains: dict[str, tuple[object, Chain]] = field(default_factory=dict)
     """As they were read last, by what the files were like then."""
 
@@ -168,7 +168,9 @@ class Run:
         folder = self.place.path / "run"
         (folder / "address").unlink(missing_ok=True)
         options = ["--run", str(folder), "--host", LOOPBACK, "--port", self.address.split("/")[4]]
-        self.bootstrap = self.place.start(*options, log="bootstrap.log", module="bootstrap")
+        self.bootstrap = self.place.start(
+            *options, log="bootstrap.log", module="bootstrap", before=self.befores.get("bootstrap", ())
+        )
         until(lambda: (folder / "address").exists(), "the bootstrap node serves again")
 
     # ---- processes ----

@@ -127,7 +127,7 @@ def test_a_wrong_clock_is_named_by_the_median_of_the_others(clocks: Clocks) -> N
     for peer, difference in (("a", -311.0), ("b", -312.0), ("c", -313.0), ("liar", 1e6)):
         clocks.swarm.note_wall(peer, clocks.wall + difference)
     assert clocks.swarm.trouble == (
-        "your clock is 312 s ahead of the others' (median of 4 peers): set it, e.g. with timedatectl set-ntp true"
+        "your clock is 311 s ahead of the others' (median of 4 peers): set it, e.g. with timedatectl set-ntp true"
     )
     assert clocks.swarm.follow() == 0.0  # what a wall clock shows is not what time it is in the run
     clocks.wall -= 312  # its owner sets it
