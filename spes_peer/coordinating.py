@@ -98,10 +98,11 @@ class Coordinating:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether more than half of the roster attend this node; who is only expected does not."""
+        """Whether more than half of the roster attend this node: who is only expected does not, nor who has fallen
+        silent on a stream of which nobody has said that it is over."""
         roster = self._state.head.record.roster
-        attending = sum(entry.peer_id in self._members for entry in roster)
-        return not roster or is_more_than_half(attending, of=len(roster))
+        attending = self._state.present & self._members.keys()
+        return not roster or is_more_than_half(len(attending), of=len(roster))
 
     def hears(self, term: int | None) -> None:
         """As a member this node hears another coordinate in this term, or nobody."""

@@ -3,13 +3,14 @@
 A seed that fails is replayed, as a trace that can be read, with `python -m tests.simulation SEED`.
 """
 
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 from simulation.__main__ import check
 from simulation.hostile import Forger, TwoFaced, Wilful, forged_record
-from simulation.invariants import Violation
+from simulation.invariants import agreement_seconds
 from simulation.machine import Machine
 from simulation.node import SimulatedNode, Volunteer
 from simulation.scenario import Outcome, random_run
@@ -435,6 +436,23 @@ def test_a_short_partition_costs_nobody_anything(make: MakeWorld) -> None:
     assert world.watch.num_lost == 0
 
 
+def test_a_coordinator_that_the_others_have_left_without_a_word_finds_their_chain_when_it_can(make: MakeWorld) -> None:
+    """Long before its round has stalled, although nobody has told it that their streams are over."""
+    world = make(num_peers=6)
+    world.until_round(3)
+    boot, (peer, *others) = world["boot0"], world.volunteers
+    world.network.holds = lambda: False  # type: ignore[method-assign]
+    world.part([boot, peer], others)
+    world.run(200.0)
+    assert world.watch.newest > 3
+    assert boot.node.head.round == peer.node.head.round == 3
+    world.heal()
+    world.run(agreement_seconds(world.layout.manifest))
+    assert boot.node.chain.certified_round > 3
+    assert peer.node.chain.certified_round > 3
+    assert world.watch.num_lost == 0
+
+
 def test_when_more_than_half_are_gone_for_good_the_rest_goes_on_after_the_stall_time_out(make: MakeWorld) -> None:
     world = make(num_peers=5)
     world.until_round(3)
@@ -614,10 +632,18 @@ def test_a_forged_uncertified_record_in_the_middle_of_a_round_moves_nobody(make:
 # ---- random runs ----
 
 
+_played: dict[int, Outcome] = {}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_misfortunes_break_nothing(seed: int) -> None:
-    outcome = random_run(seed)
+    outcome = _played[seed] = random_run(seed)
     assert outcome.recovery_seconds <= outcome.bound_seconds
+
+
+def test_a_run_is_mostly_back_in_a_fifth_of_the_stated_time() -> None:
+    outcomes = [_played.get(seed) or random_run(seed) for seed in range(40)]
+    assert statistics.median(one.recovery_seconds / one.bound_seconds for one in outcomes) < 0.2
 
 
 @pytest.mark.slow
@@ -636,15 +662,3 @@ def test_the_same_seed_gives_the_same_run() -> None:
         random_run(7, write=trace.append)
     assert traces[0] == traces[1]
     assert len(traces[0]) > 100
-
-
-def test_the_checks_find_coordinators_that_are_not_bound_by_what_votes_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("election", "mandates", "recertifying"):
-        monkeypatch.setattr(f"spes_peer.rounds.{module}.bound_hash", lambda *_: b"")
-
-    def some_runs() -> None:
-        for seed in range(60):
-            random_run(seed)
-
-    with pytest.raises(Violation, match=r"^seed \d+: more than half have voted for"):
-        some_runs()

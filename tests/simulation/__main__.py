@@ -55,8 +55,11 @@ def main(arguments: list[str]) -> int:
     if outcomes:
         worst = max(outcomes, key=lambda one: one.recovery_seconds / one.bound_seconds)
         seconds = sorted(one.recovery_seconds for one in outcomes)
+        parts = sorted(one.recovery_seconds / one.bound_seconds for one in outcomes)
+        together = max(outcomes, key=lambda one: one.together_seconds)
         print(f"recovery: median {seconds[len(seconds) // 2]:.0f} s, worst {seconds[-1]:.0f} s")
-        print(f"nearest to its bound: seed {worst.seed}, {worst.recovery_seconds:.0f} of {worst.bound_seconds:.0f} s")
+        print(f"of its bound: median {parts[len(parts) // 2]:.2f}, worst {parts[-1]:.2f} (seed {worst.seed})")
+        print(f"two sole owners in calm weather: {together.together_seconds:.0f} s at most (seed {together.seed})")
         print(f"rounds certified: {sum(one.rounds_certified for one in outcomes)}")
         print(f"uncertified records given up, over all nodes: {sum(one.rounds_lost for one in outcomes)}")
         print(f"faults: {sum(one.num_faults for one in outcomes)}, events: {sum(one.num_events for one in outcomes)}")

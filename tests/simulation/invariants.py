@@ -6,15 +6,16 @@ applied, a chain that changes. `Violation` says what is broken; the seed in fron
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spes_peer.identity import PeerId
 from spes_peer.rounds.assignment import split
+from spes_peer.rounds.election import UNREACHABLE_PART
 from spes_peer.rounds.messages import RecordSignature
 from spes_peer.run import lineage
-from spes_peer.run.certificates import is_certified_by
 from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import CertifiedRecord, DataRange, Record, SealedRecord, tokens_by_peer
@@ -30,23 +31,34 @@ class Violation(AssertionError):
     """Something happened that must never happen."""
 
 
-def recovery_seconds(manifest: Manifest, num_candidates: int, clock_spread_seconds: float = 0.0) -> float:
+def recovery_seconds(manifest: Manifest, num_dead: int, clock_spread_seconds: float = 0.0) -> float:
     """The longest that it takes, once the network is whole and more than half of the last roster are up, until a new
     certified record is at every node that is up. The sum of the longest waits behind each other:
 
     - coordinator time-out, half of it and the fetch stall time-out: a dead stream is noticed, others are asked where
       they stand, and their chain is read;
-    - for every candidate of the round a coordinator time-out and a heartbeat: at worst all but the last are dead;
-    - the same again for one more: who gave up on a term late is asked for its vote when it comes;
+    - a third of the coordinator time-out and a heartbeat for every candidate of the round that is dead: its machine
+      does not answer, or refuses;
+    - a coordinator time-out and a heartbeat for the first that is up, and again, as who gave up on a term late is asked
+      for its vote when it comes;
     - the round's deadline, by whichever clock: those who are up may have to train the whole round again;
     - the grace three times: to reduce, for signatures, and to ask for them again;
     - three heartbeats: from a wait that is over to who acts on it.
     """
     timing = manifest.timing
     lost_seconds = 1.5 * timing.coordinator_timeout_seconds + timing.fetch_stall_seconds
+    dead_seconds = UNREACHABLE_PART * timing.coordinator_timeout_seconds + timing.heartbeat_seconds
     term_seconds = timing.coordinator_timeout_seconds + timing.heartbeat_seconds
     round_seconds = timing.round_seconds + 3 * timing.round_grace_seconds + 3 * timing.heartbeat_seconds
-    return lost_seconds + (num_candidates + 1) * term_seconds + round_seconds + clock_spread_seconds
+    return lost_seconds + num_dead * dead_seconds + 2 * term_seconds + round_seconds + clock_spread_seconds
+
+
+def agreement_seconds(manifest: Manifest) -> float:
+    """The longest that two nodes go by different chains, or one by an old end of the other's, once everybody reaches
+    everybody: until who coordinates one of them finds that most of its members are silent, by the next heartbeat; until
+    it looks around, every half of that time-out; and to read what it finds."""
+    timing = manifest.timing
+    return 1.5 * timing.coordinator_timeout_seconds + timing.heartbeat_seconds + timing.fetch_stall_seconds
 
 
 @dataclass
@@ -55,23 +67,14 @@ class _Known:
 
     sealed: SealedRecord
     parent: _Known | None
-    made_at: float
-    """True seconds at which somebody had it first."""
     trained: tuple[DataRange, ...]
     """Positions of the data that its updates count."""
+    places: dict[PeerId, tuple[float, frozenset[int]]]
+    """The newest place in a roster of everybody that ever had one up to here: when it was given, and the subsets."""
     children: list[_Known] = field(default_factory=list)
     has_certificate: bool = False
     counts: bool = False
     """It and all before it are certified."""
-
-
-@dataclass
-class _Belief:
-    """That a subset is its own alone, by the newest certified record that a node has."""
-
-    since_at: float
-    until_at: float
-    """True seconds at which the lease is over that this record gave."""
 
 
 class Watch:
@@ -80,7 +83,7 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._length = world.layout.manifest.model.sequence_length
-        zero = _Known(world.zero, None, world.events.now, (), has_certificate=True, counts=True)
+        zero = _Known(world.zero, None, (), {}, has_certificate=True, counts=True)
         self._known = {world.zero.hash: zero}
         self.certified: dict[int, SealedRecord] = {0: world.zero}
         """Of each round the record that somebody has had a certificate for, and for all before it."""
@@ -88,7 +91,16 @@ class Watch:
         self._chosen: dict[bytes, bytes] = {}
         """By the hash of a record the hash of the next for which more than half have voted in one term."""
         self._roots = {world.zero.hash: world.zero.record.state_root}
-        self._beliefs: dict[int, dict[str, _Belief]] = defaultdict(dict)
+        self._certain: dict[str, SealedRecord] = {}
+        """The newest record that each machine has ever known to be certified."""
+        self._asked: dict[PeerId, set[tuple[int, ...]]] = defaultdict(set)
+        """Subsets that each peer has ever asked for."""
+        self._alone: dict[int, dict[str, float]] = defaultdict(dict)
+        """For each subset the nodes that have it to themselves, with the true seconds since which."""
+        self._calm_since: float | None = world.events.now
+        """True seconds since which everybody reaches everybody; None while something is amiss."""
+        self.together_seconds = 0.0
+        """That two have had a subset to themselves while all was calm."""
         self.num_changes = 0
         """Of any node's chain."""
         self.num_lost = 0
@@ -112,10 +124,11 @@ class Watch:
         known = self._known.get(sealed.hash)
         if known is None:
             trained = self._trained(parent.sealed.record, sealed.record)
-            known = _Known(sealed, parent, self._world.events.now, trained)
+            known = _Known(sealed, parent, trained, _places_after(parent, sealed.record))
             self._known[sealed.hash] = known
             parent.children.append(known)
             self._no_update_twice(known)
+            self._subsets_change_hands_well(known, parent)
         if not known.has_certificate:
             checked = lineage.check_record(certified, parent.sealed, self._world.checks)
             known.has_certificate = checked.is_certified
@@ -139,7 +152,7 @@ class Watch:
             return
         votes = self._votes[sealed.hash, signature.term]
         votes.add(node.peer_id)
-        if is_certified_by(votes, sealed.record, previous.record):
+        if 2 * len(votes & previous.record.members) > len(previous.record.roster):
             other = self._chosen.setdefault(previous.hash, sealed.hash)
             if other != sealed.hash:
                 raise Violation(f"more than half have voted for {shown(sealed)}, and for {other.hex()[:6]} before it")
@@ -196,59 +209,103 @@ class Watch:
         newest = node.chain.record(node.chain.certified_round).sealed
         if not self._known[newest.hash].counts:
             raise Violation(f"{node.machine.name} takes {shown(newest)} for certified, and it is not")
-        self._believe(node, newest.record)
+        self._keeps_what_was_certified(node, newest)
+        self._go_by(node)
+
+    def on_start(self, node: SimulatedNode) -> None:
+        """A node has read what is on its disk."""
+        self._keeps_what_was_certified(node, node.chain.record(node.chain.certified_round).sealed)
+        self._go_by(node)
+
+    def _keeps_what_was_certified(self, node: SimulatedNode, newest: SealedRecord) -> None:
+        before = self._certain.get(node.machine.name)
+        if before is not None and (
+            newest.round < before.round or node.chain.record(before.round).sealed.hash != before.hash
+        ):
+            raise Violation(f"{node.machine.name} has lost {shown(before)}, which it knew to be certified")
+        self._certain[node.machine.name] = newest
 
     # ---- owners ----
 
-    def _believe(self, node: SimulatedNode, record: Record) -> None:
-        now = self._world.events.now
-        until_at = record.opened_at + node.timing.lease_seconds - node.machine.clock_offset_seconds
-        alone = self._alone(record)
-        for subset in range(self._world.num_subsets):
-            beliefs = self._beliefs[subset]
-            if alone.get(subset) == node.peer_id:
-                since_at = beliefs[node.machine.name].since_at if node.machine.name in beliefs else now
-                if node.machine.name in beliefs and beliefs[node.machine.name].until_at < now:
-                    self._end_belief(node.machine.name, subset)
-                    since_at = now
-                beliefs[node.machine.name] = _Belief(since_at, until_at)
-            elif node.machine.name in beliefs:
-                self._end_belief(node.machine.name, subset)
+    def on_request(self, peer: PeerId, subsets: tuple[int, ...]) -> None:
+        """A peer asks for a place in the next roster with these subsets."""
+        self._asked[peer].add(subsets)
 
-    def _alone(self, record: Record) -> dict[int, PeerId]:
-        """Subsets with one owner, and who that is."""
-        alone: dict[int, PeerId] | None = record.__dict__.get("_alone")
-        if alone is None:
-            owners: dict[int, list[PeerId]] = {}
-            for entry in record.roster:
-                for subset in entry.subsets:
-                    owners.setdefault(subset, []).append(entry.peer_id)
-            alone = {subset: peers[0] for subset, peers in owners.items() if len(peers) == 1}
-            record.__dict__["_alone"] = alone
-        return alone
+    def _subsets_change_hands_well(self, known: _Known, parent: _Known) -> None:
+        """Everybody has the subsets that it had or asked for, but one in a rotation; and nobody is moved to a subset
+        on which somebody has a lease who is not there."""
+        record, previous = known.sealed.record, parent.sealed.record
+        manifest = self._world.layout.manifest
+        leased = {
+            subset: peer
+            for peer, (given_at, subsets) in parent.places.items()
+            if peer not in record.members and record.opened_at - given_at <= manifest.timing.lease_seconds
+            for subset in subsets
+        }
+        unasked: list[PeerId] = []
+        for entry in record.roster:
+            before = previous.entry_of(entry.peer_id)
+            had, has = frozenset(before.subsets if before else ()), frozenset(entry.subsets)
+            if had != has and entry.subsets not in self._asked[entry.peer_id]:
+                unasked.append(entry.peer_id)
+                if (
+                    record.round % manifest.training.rotation_rounds
+                    or len(unasked) > 1
+                    or len(has - had) != 1
+                    or len(had - has) != 1
+                ):
+                    raise Violation(f"{shown(known.sealed)} gives other subsets to {' and '.join(unasked)}, unasked")
+            is_moved = before is not None and before.incarnation == entry.incarnation and had - has
+            if is_moved and (taken := (has - had) & leased.keys()):
+                subset, holder = min((subset, leased[subset]) for subset in taken)
+                moved = f"{shown(known.sealed)} moves {entry.peer_id} to subset {subset}"
+                raise Violation(f"{moved}, on which {holder} has a lease")
+
+    def on_weather(self, is_calm: bool) -> None:
+        """Whether everybody reaches everybody, quickly, from now on."""
+        now = self._world.events.now
+        if is_calm and self._calm_since is None:
+            self._calm_since = now
+        elif not is_calm and self._calm_since is not None:
+            for subset, nodes in self._alone.items():
+                for one, other in itertools.combinations(nodes, 2):
+                    self._compare(subset, one, other)
+            self._calm_since = None
+
+    def _go_by(self, node: SimulatedNode) -> None:
+        """The newest record of a node's chain, certified or not, says what it owns."""
+        name, now, alone = node.machine.name, self._world.events.now, _sole_owners(node.head.record)
+        for subset in range(self._world.num_subsets):
+            if alone.get(subset) != node.peer_id:
+                self._end_alone(name, subset)
+            else:
+                self._alone[subset].setdefault(name, now)
 
     def on_end(self, name: str) -> None:
-        """A node has ended: it believes nothing."""
-        for subset, beliefs in self._beliefs.items():
-            if name in beliefs:
-                self._end_belief(name, subset)
+        """A node has ended: it owns nothing any more."""
+        for subset in self._alone:
+            self._end_alone(name, subset)
 
-    def _end_belief(self, name: str, subset: int) -> None:
-        """Compare with others that took the subset for theirs alone meanwhile."""
-        ours, now = self._beliefs[subset].pop(name), self._world.events.now
-        lease_seconds = self._world.layout.manifest.timing.lease_seconds + self._world.clock_spread_seconds
-        for other, theirs in self._beliefs[subset].items():
-            together = min(ours.until_at, theirs.until_at, now) - max(ours.since_at, theirs.since_at)
-            if together > lease_seconds:
-                raise Violation(f"{name} and {other} both owned subset {subset} alone for {together:.0f} s")
+    def _end_alone(self, name: str, subset: int) -> None:
+        nodes = self._alone[subset]
+        if name in nodes:
+            for other in nodes:
+                if other != name:
+                    self._compare(subset, name, other)
+            del nodes[name]
+
+    def _compare(self, subset: int, one: str, other: str) -> None:
+        """For how long two have had a subset to themselves in calm weather."""
+        if self._calm_since is None:
+            return
+        nodes, now = self._alone[subset], self._world.events.now
+        together = now - max(nodes[one], nodes[other], self._calm_since)
+        self.together_seconds = max(self.together_seconds, together)
+        bound_seconds = agreement_seconds(self._world.layout.manifest)
+        if together > bound_seconds:
+            raise Violation(f"{one} and {other} both own subset {subset} alone for {together:.0f} s, in calm weather")
 
     # ---- the end ----
-
-    def common_round(self, nodes: list[SimulatedNode], since_at: float) -> int:
-        """The newest record that was made since then and is in the chain of all of these; -1 if there is none."""
-        round = min(node.head.round for node in nodes)
-        hashes = {node.chain.record(round).sealed.hash for node in nodes}
-        return round if len(hashes) == 1 and self._known[hashes.pop()].made_at > since_at else -1
 
     def check_end(self, living: list[SimulatedNode]) -> None:
         """All are well again: everybody has every record that was ever certified where somebody lives."""
@@ -259,6 +316,24 @@ class Watch:
                 raise Violation(f"not everybody has {shown(sealed)}, which was certified")
         for node in living:
             self.on_end(node.machine.name)
+
+
+def _places_after(parent: _Known, record: Record) -> dict[PeerId, tuple[float, frozenset[int]]]:
+    given = {entry.peer_id: (record.opened_at, frozenset(entry.subsets)) for entry in record.roster}
+    return {**parent.places, **given}
+
+
+def _sole_owners(record: Record) -> dict[int, PeerId]:
+    """Subsets with one owner, and who that is."""
+    alone: dict[int, PeerId] | None = record.__dict__.get("_alone")
+    if alone is None:
+        owners: dict[int, list[PeerId]] = {}
+        for entry in record.roster:
+            for subset in entry.subsets:
+                owners.setdefault(subset, []).append(entry.peer_id)
+        alone = {subset: peers[0] for subset, peers in owners.items() if len(peers) == 1}
+        record.__dict__["_alone"] = alone
+    return alone
 
 
 def _common(one: tuple[DataRange, ...], other: tuple[DataRange, ...]) -> DataRange | None:

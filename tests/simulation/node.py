@@ -105,6 +105,7 @@ class SimulatedNode(Node):
 
     def begin(self) -> None:
         self.note(f"starts, incarnation {self.signer.incarnation}, at", self.head)
+        self.world.watch.on_start(self)
         self.spawn(self.follower.run())
         self._beat()
 
@@ -477,6 +478,7 @@ class Volunteer(SimulatedNode):
             self._publish(Claim(self._work.entry.subsets, self.machine.clock()))
 
     def _request(self) -> AdmissionRequest:
+        self.world.watch.on_request(self.peer_id, self.subsets)
         return AdmissionRequest(self.subsets, 1000.0, PROTOCOL_VERSION)
 
     # ---- what its owner wants ----

@@ -6,10 +6,11 @@ The seed decides all: how many nodes, how fast, how far their clocks are off, wh
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from spes_peer.run.certificates import is_more_than_half
+from spes_peer.identity import PeerId
+from spes_peer.run.records import Record
 
 from .invariants import Violation
 from .machine import Machine
@@ -32,16 +33,18 @@ class Outcome:
     rounds_lost: int
     """Uncertified records that were given up, over all nodes."""
     recovery_seconds: float
-    """From the end of the faults to a new record everywhere."""
+    """From the end of the faults to a new certified record everywhere."""
     bound_seconds: float
     num_faults: int
     num_events: int
+    together_seconds: float
+    """That two nodes had a subset to themselves while everybody reached everybody, at most."""
 
 
-def random_run(seed: int, write: Callable[[str], None] | None = None) -> Outcome:
-    """One run; raises `Violation`, which names the seed."""
+def random_run(seed: int, write: Callable[[str], None] | None = None, num_peers: int | None = None) -> Outcome:
+    """One run, of so many peers at first, or of a few; raises `Violation`, which names the seed."""
     with on_stage() as stage:
-        run = _Run(stage, seed, write)
+        run = _Run(stage, seed, write, num_peers)
         try:
             return run.play()
         except Violation as violation:
@@ -51,10 +54,13 @@ def random_run(seed: int, write: Callable[[str], None] | None = None) -> Outcome
 
 
 class _Run:
-    def __init__(self, stage: Stage, seed: int, write: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, stage: Stage, seed: int, write: Callable[[str], None] | None, num_peers: int | None = None
+    ) -> None:
         self.seed = seed
         self.dice = dice = random.Random(f"faults {seed}")
-        num_peers = dice.choice((1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9))
+        num_peers = num_peers or dice.choice((1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9))
+        self._most_peers = num_peers + 3 if num_peers > _MOST_PEERS else _MOST_PEERS
         num_bootstraps = dice.choice((1, 1, 2))
         self.world = World(
             stage,
@@ -87,13 +93,11 @@ class _Run:
         self._soon(self._misfortune, 60.0 + self.dice.expovariate(1 / self.mean_seconds))
         world.run(60.0 + FAULTS_SECONDS)
         self._make_peace()
-        started_at, bound_seconds = world.events.now, world.recovery_seconds()
-        world.until_chains(lambda: self._common_round(started_at) >= 0, bound_seconds)
+        started_at, bound_seconds, certified_before = world.events.now, world.recovery_seconds(), world.watch.newest
+        world.until_chains(lambda: self._certified_round() > certified_before, bound_seconds)
         recovery_seconds = world.events.now - started_at
-        reached = self._common_round(started_at)
-        world.until_chains(lambda: self._common_round(started_at) >= reached + 2, bound_seconds)
-        if len(world.living) == len(world.machines):  # nobody is missing of any roster, so nothing stays uncertified
-            world.until_chains(lambda: self._certified_round() >= reached, bound_seconds)
+        reached = self._certified_round()
+        world.until_chains(lambda: self._certified_round() >= reached + 2 or self._is_stuck, 2 * bound_seconds)
         world.watch.check_end([one.node for one in world.living])
         return Outcome(
             seed=self.seed,
@@ -104,13 +108,18 @@ class _Run:
             bound_seconds=bound_seconds,
             num_faults=self.num_faults,
             num_events=world.events.num_done,
+            together_seconds=world.watch.together_seconds,
         )
-
-    def _common_round(self, since_at: float) -> int:
-        return self.world.watch.common_round([machine.node for machine in self.world.living], since_at)
 
     def _certified_round(self) -> int:
         return min(machine.node.chain.certified_round for machine in self.world.living)
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether those that are up cannot certify what follows: the first record after the deaths may still count on
+        those whom nobody has missed yet."""
+        gone = {machine.peer_id for machine in self.world.machines.values() if not machine.has_started}
+        return not _can_go_on_without(gone, self.world.watch.certified[self.world.watch.newest].record)
 
     @staticmethod
     def _resume(machine: Machine) -> None:
@@ -125,7 +134,7 @@ class _Run:
         dead_for_good = self._some_to_spare() if self.dice.random() < 0.4 else []
         for node in world.machines.values():
             node.dies_at = lambda _point: False
-            node.slowness = 1.0
+            world.slow(node, 1.0)
             world.thaw(node)
             if node in dead_for_good:
                 world.kill(node, is_noticed=self.dice.random() < 0.5)
@@ -145,10 +154,7 @@ class _Run:
         self.dice.shuffle(candidates)
         for node in candidates:
             gone = {one.peer_id for one in (*spared, node)}
-            rosters = [{entry.peer_id for entry in record.roster} for record in heads]
-            if all(is_more_than_half(len(roster - gone), of=len(roster)) for roster in rosters if roster) and (
-                node.trains or world.watch.newest > 0
-            ):
+            if all(_can_go_on_without(gone, record) for record in heads):
                 spared.append(node)
         is_needed = not any(one.trains for one in candidates if one not in spared)
         return [] if is_needed else spared[: self.dice.randint(0, len(spared))]
@@ -225,14 +231,11 @@ class _Run:
         names = [node.name for node in self.world.machines.values()]
         for _ in range(self.dice.randint(1, 4)):
             if len(names) > 1:
-                pair = frozenset(self.dice.sample(names, 2))
-                self.world.note(f"cuts the line between {' and '.join(sorted(pair))}")
-                self.world.network.cuts.add(pair)
+                self.world.cut(*sorted(self.dice.sample(names, 2)))
         self._for(20.0, 600.0, self.world.heal)
 
     def _lose(self) -> None:
-        self.world.note("loses messages")
-        self.world.network.loss = 0.02
+        self.world.lose(0.02)
         self._for(20.0, 300.0, self.world.heal)
 
     def _break(self) -> None:
@@ -243,12 +246,11 @@ class _Run:
 
     def _slow(self) -> None:
         node = self._one()
-        node.slowness = self.dice.choice((10.0, 50.0))
-        self.world.note(f"slows {node.name}")
-        self._for(30.0, 300.0, lambda: setattr(node, "slowness", 1.0))
+        self.world.slow(node, self.dice.choice((10.0, 50.0)))
+        self._for(30.0, 300.0, lambda: self.world.slow(node, 1.0))
 
     def _join(self) -> None:
-        if len(self.world.volunteers) < _MOST_PEERS:
+        if len(self.world.volunteers) < self._most_peers:
             self._add(self._spread_seconds)
 
     def _leave(self) -> None:
@@ -264,6 +266,13 @@ class _Run:
             self.world.note(f"{node.name} is told to pause")
             self.world.events.after(0.0, node, node.node.pause)
             self._for(30.0, 600.0, lambda: self.world.events.after(0.0, node, self._resume, node))
+
+
+def _can_go_on_without(gone: Collection[PeerId], record: Record) -> bool:
+    """Whether what follows this record can be certified; behind an empty roster its first candidate's say is needed."""
+    if not record.roster:
+        return record.candidates[0] not in gone
+    return 2 * len(record.members.difference(gone)) > len(record.roster)
 
 
 _FAULTS: tuple[Callable[[_Run], None], ...] = (

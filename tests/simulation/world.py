@@ -177,6 +177,7 @@ class World:
                     stream.close(as_server=end == 1, why=f"{machine.name} is dead", is_told=is_noticed)
         machine.streams.clear()
         self.watch.on_end(machine.name)
+        self.tell_weather()
         if machine.peer_id in self.claims:
             self.claims[machine.peer_id] = (self.claims[machine.peer_id][0], self.events.now)
 
@@ -200,12 +201,14 @@ class World:
         if machine.is_alive:
             self.note(f"freezes {machine.name}")
             machine.is_frozen = True
+            self.tell_weather()
 
     def thaw(self, machine: Machine) -> None:
         """SIGCONT: all that it missed happens now."""
         if machine.is_alive and machine.is_frozen:
             self.note(f"thaws {machine.name}")
             machine.is_frozen = False
+            self.tell_weather()
             backlog, machine.backlog = machine.backlog, []
             for epoch, action, args in backlog:
                 self.events.at(self.events.now, machine, epoch, action, *args)
@@ -214,10 +217,37 @@ class World:
         lists = [list(group) for group in groups]
         self.note("parts the network: " + " | ".join(" ".join(one.name for one in group) for group in lists))
         self.network.part(*lists)
+        self.tell_weather()
+
+    def cut(self, one: str, other: str) -> None:
+        """The line between two machines."""
+        self.note(f"cuts the line between {one} and {other}")
+        self.network.cuts.add(frozenset((one, other)))
+        self.tell_weather()
+
+    def lose(self, part: float) -> None:
+        """So much of the messages, each with its stream."""
+        self.note("loses messages")
+        self.network.loss = part
+        self.tell_weather()
+
+    def slow(self, machine: Machine, factor: float) -> None:
+        """All that goes to it and comes from it."""
+        self.note(f"slows {machine.name}" if factor > 1 else f"{machine.name} is quick again")
+        machine.slowness = factor
+        self.tell_weather()
 
     def heal(self) -> None:
         self.note("heals the network")
         self.network.heal(list(dict.fromkeys(stream for one in self.machines.values() for stream in one.streams)))
+        self.tell_weather()
+
+    def tell_weather(self) -> None:
+        """To be called whenever it may have changed."""
+        network = self.network
+        is_whole = not (network.parts or network.cuts or network.loss)
+        is_quick = not any(one.is_frozen or one.slowness > 1.0 for one in self.machines.values())
+        self.watch.on_weather(is_whole and is_quick)
 
     # ---- what nodes find ----
 
@@ -281,8 +311,10 @@ class World:
 
     def recovery_seconds(self) -> float:
         """See `invariants.recovery_seconds`; for the rounds that are open where somebody lives."""
-        num_candidates = max(len(machine.node.head.record.candidates) for machine in self.living)
-        return recovery_seconds(self.layout.manifest, num_candidates, self.clock_spread_seconds)
+        living = self.living
+        up = {machine.peer_id for machine in living}
+        num_dead = max(len(set(one.node.head.record.candidates) - up) for one in living)
+        return recovery_seconds(self.layout.manifest, num_dead, self.clock_spread_seconds)
 
     def where(self) -> str:
         """Where everybody stands, for who has to find out why."""
