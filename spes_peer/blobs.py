@@ -83,7 +83,7 @@ class BlobStore:
             path = self.path(name)
             with our_disk(self.folder):
                 path.parent.mkdir(exist_ok=True)
-            write_whole(self.pieces_path(name), b"".join(digests))
+            write_whole(self.pieces_path(name), b"".join(digests), lasts=False)  # what is lost is fetched again
             with replacing(path) as file:
                 file.write(content)
         return Blob(name, len(content))
@@ -93,7 +93,7 @@ class BlobStore:
         path = self.path(name)
         with our_disk(self.folder):
             path.parent.mkdir(exist_ok=True)
-            write_whole(self.pieces_path(name), digests)
+            write_whole(self.pieces_path(name), digests, lasts=False)
             with data.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(data, path)

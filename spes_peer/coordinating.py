@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-from spes_peer.errors import DiskTrouble, PeerError
-from spes_peer.files import write_whole
+from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.files import with_checksum, without_checksum, write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.coordinator import (
@@ -115,9 +115,12 @@ class Coordinating:
     async def run(self) -> None:
         """Let time pass and tell members every heartbeat what the round waits for; ends by cancellation."""
         while True:
-            self._do(on_time(self._state, self._node.now()))
-            self._beat()
-            self._recertify()
+            try:
+                self._do(on_time(self._state, self._node.now()))
+                self._beat()
+                self._recertify()
+            except BlobMissing as error:  # of a chain that the disk has damaged
+                logger.error("cannot coordinate as it should be reason=%s", error)
             await asyncio.sleep(self._node.manifest.timing.heartbeat_seconds)
 
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Send) -> None:
@@ -265,12 +268,13 @@ class Coordinating:
         """In one term this node proposes one record, also when it starts again."""
         proposals = [out.message for out in step.outgoing if isinstance(out.message, Proposal)]
         if proposals and proposals[0] != self._proposed:
-            write_whole(self._node.folder.proposal, convert.encode(proposals[0]))
+            write_whole(self._node.folder.proposal, with_checksum(convert.encode(proposals[0])))
             self._proposed = proposals[0]
 
     def _last_proposal(self) -> Proposal | None:
+        """Without it this node may propose a second record in its term; nobody who has signed the first signs that."""
         try:
-            return convert.decode(Proposal, self._node.folder.proposal.read_bytes())
+            return convert.decode(Proposal, without_checksum(self._node.folder.proposal.read_bytes()))
         except FileNotFoundError:
             return None
         except PeerError as error:

@@ -6,6 +6,7 @@ stands on the board of troubles, as does a slow disk, until writing has worked a
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spes_peer import troubles
-from spes_peer.errors import BadConfiguration, DiskTrouble
+from spes_peer.errors import BadConfiguration, BadMessage, DiskTrouble
 
 TROUBLE = "disk"
 """Key on the board."""
@@ -28,8 +29,13 @@ _WORDS = {
     errno.EDQUOT: "disk quota used up",
     errno.EROFS: "disk read-only",
     errno.EIO: "disk failing",
+    errno.EACCES: "not ours to write",
+    errno.EPERM: "not ours to write",
+    errno.EMFILE: "too many files open",
+    errno.ENFILE: "too many files open",
 }
 _LITTER_SECONDS = 60.0
+_CHECKSUM_BYTES = 32
 _troubled_at = -_QUIET_SECONDS
 
 
@@ -91,10 +97,27 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     saved_well(path.parent, time.monotonic() - written_at)
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `content` atomically; `DiskTrouble` as in `replacing`."""
+def write_whole(path: Path, content: bytes, mode: int = 0o644, lasts: bool = True) -> None:
+    """Replace `path` by `content` atomically; `DiskTrouble` as in `replacing`. What `lasts` is not taken back by a
+    power cut once this has returned."""
     with replacing(path, mode) as file:
         file.write(content)
+    if lasts:
+        with our_disk(path.parent):
+            _sync(path.parent)
+
+
+def with_checksum(content: bytes) -> bytes:
+    """For a file whose damage must be noticed."""
+    return hashlib.sha256(content).digest() + content
+
+
+def without_checksum(content: bytes) -> bytes:
+    """What was given to `with_checksum`; `BadMessage` if it is not that any more."""
+    checksum, content = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    if hashlib.sha256(content).digest() != checksum:
+        raise BadMessage("a file that the disk has changed")
+    return content
 
 
 def remove_litter(folder: Path) -> int:
@@ -120,7 +143,8 @@ def making_folder(path: Path, mode: int = 0o700) -> Iterator[Path]:
         raise BadConfiguration(f"cannot write beside {path}: {error.strerror}") from None
     try:
         yield building
-        _sync(building)
+        for made in (*building.iterdir(), building):
+            _sync(made)
         building.chmod(mode)
         if path.exists():
             path.rmdir()
@@ -130,11 +154,11 @@ def making_folder(path: Path, mode: int = 0o700) -> Iterator[Path]:
         raise
 
 
-def _sync(folder: Path) -> None:
-    """On disk before it gets its name, or a power cut could leave the name with nothing behind it."""
-    for path in (*folder.iterdir(), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path) -> None:
+    """On disk before it gets its name, or a power cut could leave the name with nothing behind it; a folder with the
+    names in it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -352,3 +352,26 @@ def test_a_chain_of_record_0_alone_takes_a_branch(tmp_path: Path, zero: SealedRe
     chain = begun(tmp_path, zero)
     assert chain.adopt(branch(zero, ({}, (*PEERS, FIRST)), ({}, PEERS))) == Switch(1, ())
     assert chain.certified_round == 2
+
+
+def test_taking_another_end_reads_nothing_that_is_settled(
+    tmp_path: Path, zero: SealedRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = grown(tmp_path, zero, 5)
+    base = head(chain)
+    extended(chain, branch(base, ({"tokens": 5}, PEERS[:1])))
+    read: list[int] = []
+    honest = chain._read
+    monkeypatch.setattr(chain, "_read", lambda round: read.append(round) or honest(round))
+    chain.adopt(branch(base, ({"held_out_loss": 1.0}, PEERS[1:]), ({}, PEERS[1:])))
+    assert chain.certified_round == 6
+    assert min(read) == 4
+    again = Chain(tmp_path, CHECKS)
+    assert (again.head, again.leases, again.rank) == (chain.head, chain.leases, chain.rank)
+
+
+def test_a_record_that_the_disk_has_changed_is_missing(tmp_path: Path, zero: SealedRecord) -> None:
+    chain = grown(tmp_path, zero, 3)
+    (tmp_path / "records" / "00000001.record").write_bytes(b"\xff" * 100)
+    with pytest.raises(BlobMissing, match="record 1 cannot be read, the next start fetches it again"):
+        chain.record(1)

@@ -16,8 +16,15 @@ import pytest
 
 from spes_peer import files, troubles
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import DiskTrouble
-from spes_peer.files import making_folder, remove_litter, replacing, write_whole
+from spes_peer.errors import BadMessage, DiskTrouble
+from spes_peer.files import (
+    making_folder,
+    remove_litter,
+    replacing,
+    with_checksum,
+    without_checksum,
+    write_whole,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -227,3 +234,31 @@ def test_what_a_kill_has_left_is_removed_but_not_what_is_being_written(tmp_path:
     assert not left.exists()
     assert fresh.exists()
     assert (tmp_path / "state").exists()
+
+
+def test_a_file_with_a_checksum_is_read_only_as_it_was_written() -> None:
+    written = with_checksum(b"a ballot")
+    assert without_checksum(written) == b"a ballot"
+    for damaged in (b"", written[:-1], written + b"x", written[:40] + b"?" + written[41:], b"a ballot"):
+        with pytest.raises(BadMessage, match="the disk has changed"):
+            without_checksum(damaged)
+
+
+def test_a_name_that_lasts_is_on_disk_before_the_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut behind it finds the folder with the new name; without `lasts` it may find the old one."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def note_replace(*paths: Path) -> None:
+        done.append("name")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_whole(tmp_path / "ballot", b"")
+    write_whole(tmp_path / "blob", b"", lasts=False)
+    assert done == ["file", "name", "folder", "file", "name"]

@@ -38,7 +38,7 @@ from spes_peer.rounds.messages import (
     UpdateNotice,
     UpdateReport,
 )
-from spes_peer.run.chain import Switch
+from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.peers import Role, Standing
 from spes_peer.run.records import CertifiedRecord, SealedRecord
@@ -271,7 +271,8 @@ async def test_a_peer_alone_goes_round_by_round_and_what_it_says_to_itself_is_no
         record = dataclasses.replace(alone.head.record, candidates=(alone.peer_id, run.bootstrap.peer_id))
         for name in alone.node.chain.folder.iterdir():
             name.unlink()
-        alone.node.chain._load()
+        chain = alone.node.chain
+        Chain.__init__(chain, chain.folder.parent, chain.checks)
         alone.node.chain.append(run.bootstrap.node.chain.record(0))
         assert record.previous_hash == zero.hash
         alone.node.chain.append(run.nodes.signed(record, (0, 1)))

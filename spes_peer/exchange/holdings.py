@@ -82,7 +82,7 @@ class PartialBlob:
         if self.digests is None:
             self._take_digests(digests)
             with our_disk(self._data.parent):
-                write_whole(self._pieces, digests)
+                write_whole(self._pieces, digests, lasts=False)
 
     def accept_piece(self, index: int, content: bytes) -> None:
         """Keep a piece, or `BadMessage` if it is not this blob's."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spes_peer.errors import BadMessage
+from spes_peer.files import with_checksum, without_checksum
 from spes_peer.rounds.messages import Vote
 from spes_peer.run.records import SealedRecord
 from spes_peer.wire import convert
 
-BALLOT_VERSION = 1
+BALLOT_VERSION = 2
 MOST_TERMS_AHEAD = 2**20
 """By which a term of another's word may lie ahead of ours. Nobody comes so far by time-outs, and who lies cannot use up
 the terms, however often: they are 64 bits long."""
@@ -83,13 +84,13 @@ class Ballot:
         return Vote(self.round - 1, self.previous_hash, self.term, self.record_hash, self.signed_term)
 
     def to_bytes(self) -> bytes:
-        return convert.encode(self)
+        return with_checksum(convert.encode(self))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Ballot":
         """Raises `BadMessage` for a damaged ballot: to vote on without one could be to vote twice."""
         try:
-            ballot = convert.decode(cls, content)
+            ballot = convert.decode(cls, without_checksum(content))
         except BadMessage:
             raise BadMessage("the file with this peer's votes is damaged") from None
         if ballot.version != BALLOT_VERSION:

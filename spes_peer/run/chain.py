@@ -4,8 +4,8 @@ Files are written one at a time and read in order, so that a crash at any instan
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spes_peer.errors import BadMessage, BlobMissing, DiskTrouble, PeerError
@@ -14,7 +14,7 @@ from spes_peer.run.certificates import Checks
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.lineage import Lineage, Rank, branch_of
-from spes_peer.run.records import BlockId, CertifiedRecord, Record, SealedRecord
+from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
 from spes_peer.wire import convert
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,28 @@ class Switch:
         return sum(one.record.tokens for one in self.lost)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is remembered of the records up to some round."""
+
+    lineage: Lineage | None = None
+    times_updated: Mapping[BlockId, int] = field(default_factory=dict)
+    last_updated: Mapping[BlockId, int] = field(default_factory=dict)
+    leases: Leases = field(default_factory=Leases)
+
+    def followed_by(self, lineage: Lineage) -> "_Known":
+        """… with one record more, at the head of `lineage`."""
+        record = lineage.head.record
+        blocks = [update.block for update in record.updates]
+        times = {block: self.times_updated.get(block, 0) + 1 for block in blocks}
+        return _Known(
+            lineage,
+            {**self.times_updated, **times},
+            {**self.last_updated, **dict.fromkeys(blocks, record.round)},
+            self.leases.after(record),
+        )
+
+
 class Chain:
     """The records of one run in `<folder>/records/00000012.record`."""
 
@@ -42,11 +64,12 @@ class Chain:
         self.folder = folder / "records"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checks = checks
-        self._lineage: Lineage | None = None
-        self._times_updated: dict[BlockId, int] = {}
-        self._last_updated: dict[BlockId, int] = {}
-        self._leases = Leases()
+        self._known = self._settled = _Known()
         self._load()
+
+    @property
+    def _lineage(self) -> Lineage | None:
+        return self._known.lineage
 
     @property
     def head(self) -> SealedRecord | None:
@@ -86,7 +109,7 @@ class Chain:
         if lineage == before:
             return False
         self._write(certified)
-        self._lineage = lineage
+        self._keep(replace(self._known, lineage=lineage))
         return lineage.certified_round > before.certified_round
 
     def adopt(self, branch: Sequence[CertifiedRecord]) -> Switch | None:
@@ -130,10 +153,12 @@ class Chain:
         return Switch(gone[0].round if gone else theirs[0].sealed.round, gone)
 
     def record(self, round: int) -> CertifiedRecord:
-        """The record that opened `round`; `BlobMissing` if it is not here."""
+        """The record that opened `round`; `BlobMissing` if it is not here, or the disk has changed it."""
         if not 0 <= round < self.num_records:
             raise BlobMissing(f"record {round} is not here")
-        return convert.decode(CertifiedRecord, self._path(round).read_bytes())
+        if (certified := self._read(round)) is None:
+            raise BlobMissing(f"record {round} cannot be read, the next start fetches it again")
+        return certified
 
     def from_round(self, first: int) -> Iterator[CertifiedRecord]:
         """Records from `first` on, oldest first; nothing if there are none so new."""
@@ -146,18 +171,18 @@ class Chain:
 
     def rounds_trained(self, layout: Layout) -> dict[int, int]:
         """For each subset the rounds in which its experts were updated."""
-        return self._by_subset(layout, self._times_updated)
+        return self._by_subset(layout, self._known.times_updated)
 
     def last_trained(self, layout: Layout) -> dict[int, int]:
         """For each subset the newest record with an update of its experts; 0 for none."""
-        return self._by_subset(layout, self._last_updated)
+        return self._by_subset(layout, self._known.last_updated)
 
     @property
     def leases(self) -> Leases:
         """Of everybody that ever stood in a roster."""
-        return self._leases
+        return self._known.leases
 
-    def _by_subset(self, layout: Layout, by_block: dict[BlockId, int]) -> dict[int, int]:
+    def _by_subset(self, layout: Layout, by_block: Mapping[BlockId, int]) -> dict[int, int]:
         numbers = dict.fromkeys(range(layout.manifest.training.num_subsets), 0)
         for block in layout.blocks:
             subset = layout.subset_of(block)
@@ -177,24 +202,28 @@ class Chain:
         return self._lineage.followed_by(certified)
 
     def _take(self, lineage: Lineage) -> None:
-        self._lineage = lineage
-        self._note(lineage.head.record)
+        self._keep(self._known.followed_by(lineage))
 
-    def _note(self, record: Record) -> None:
-        """Remember what is asked of the past."""
-        for update in record.updates:
-            self._times_updated[update.block] = self._times_updated.get(update.block, 0) + 1
-            self._last_updated[update.block] = record.round
-        self._leases = self._leases.after(record)
+    def _keep(self, known: _Known) -> None:
+        self._known = known
+        if self.certified_round == self.num_records - 1:
+            self._settled = known
 
     def _load(self) -> None:
-        self._lineage = None
-        self._times_updated, self._last_updated, self._leases = {}, {}, Leases()
-        while (path := self._path(self.num_records)).exists():
+        """Read again what lies behind the records that are settled: those count as certified and do not change."""
+        self._known = self._settled
+        while (certified := self._read(self.num_records)) is not None:
             try:
-                self._take(self._followed_by(convert.decode(CertifiedRecord, path.read_bytes())))
-            except (PeerError, OSError) as error:
-                log.warning(
-                    "a record on disk cannot be used, it and later ones are fetched again: file=%s why=%s", path, error
-                )
+                self._take(self._followed_by(certified))
+            except PeerError as error:
+                log.warning("a record does not belong where it is: %s: %s", self._path(self.num_records), error)
                 return
+
+    def _read(self, round: int) -> CertifiedRecord | None:
+        """From disk; None for a record that is not there, or cannot be used: it and later ones are fetched again."""
+        path = self._path(round)
+        try:
+            return convert.decode(CertifiedRecord, path.read_bytes()) if path.exists() else None
+        except (PeerError, OSError) as error:
+            log.warning("a record on disk cannot be read, it and later ones are fetched again: %s: %s", path, error)
+            return None

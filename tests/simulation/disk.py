@@ -9,17 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spes_peer.errors import PeerError
 from spes_peer.following.voting import Voter
 from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.messages import Proposal, RecordSignature
 from spes_peer.run.certificates import Checks
-from spes_peer.run.chain import Chain
+from spes_peer.run.chain import Chain, _Known
 from spes_peer.run.layout import Layout
-from spes_peer.run.leases import Leases
 from spes_peer.run.records import CertifiedRecord, SealedRecord
 
-_NO_LEASES = Leases()  # one for all nodes: what follows from it is computed once
+_NOTHING = _Known()  # one for all nodes: what follows from it is computed once
 
 
 @dataclass
@@ -94,7 +92,7 @@ class DiskChain(Chain):
         self.folder = Path()
         self._write_file = write
         self._records = records
-        self._lineage = None
+        self._known = self._settled = _NOTHING
         self._load()
 
     def record(self, round: int) -> CertifiedRecord:
@@ -106,14 +104,8 @@ class DiskChain(Chain):
     def _write(self, certified: CertifiedRecord) -> None:
         self._write_file(certified)
 
-    def _load(self) -> None:
-        self._lineage = None
-        self._times_updated, self._last_updated, self._leases = {}, {}, _NO_LEASES
-        while self.num_records in self._records:
-            try:
-                self._take(self._followed_by(self._records[self.num_records]))
-            except PeerError:
-                return
+    def _read(self, round: int) -> CertifiedRecord | None:
+        return self._records.get(round)
 
 
 class DiskVoter(Voter):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spes_peer.blobs import BlobName
 from spes_peer.clock import SwarmClock
 from spes_peer.errors import PeerError
+from spes_peer.files import without_checksum
 from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
 from spes_peer.membership.claims import Ground, choose_subsets, conflicts, wish
@@ -195,7 +196,9 @@ class SimulatedNode(Node):
         if self.is_current:
             self.machine.disk.proposal = content
             if self.world.trace:
-                self.note("proposes", SealedRecord.from_bytes(convert.decode(Proposal, content).record))
+                self.note(
+                    "proposes", SealedRecord.from_bytes(convert.decode(Proposal, without_checksum(content)).record)
+                )
             self.machine.reached("kept a proposal")
 
     def _on_signed(self, sealed: SealedRecord, signature: Any) -> None:
