@@ -3,11 +3,14 @@
 A seed that fails is replayed, as a trace that can be read, with `python -m tests.simulation SEED`.
 """
 
+import json
 import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from simulation import scale
 from simulation.__main__ import check
 from simulation.hostile import Forger, TwoFaced, Wilful, forged_record
 from simulation.invariants import agreement_seconds
@@ -654,6 +657,27 @@ def test_thousands_of_random_runs_break_nothing() -> None:
     outcomes = [result for result in results if isinstance(result, Outcome)]
     assert sum(outcome.rounds_certified for outcome in outcomes) > 20_000
     assert sum(outcome.rounds_lost for outcome in outcomes) > 500  # minorities did go on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_random_misfortunes_break_nothing_among_a_hundred_and_twenty(seed: int) -> None:
+    """Ten times the peers, ten times as often."""
+    outcome = random_run(seed, num_peers=120)
+    assert outcome.num_nodes > 120
+    assert outcome.num_faults > 50
+    assert outcome.rounds_certified >= 5
+    assert outcome.recovery_seconds <= outcome.bound_seconds
+
+
+def test_the_costs_of_a_round_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scale.main(["--peers", "16", "--rounds", "3", "--report", str(tmp_path / "costs.json")]) == 0
+    (row,) = json.loads((tmp_path / "costs.json").read_text())
+    assert (row["num_peers"], row["num_rounds"]) == (16, 3)
+    assert row["coordinator"]["messages_received"] > 16 * 10
+    assert row["coordinator"]["bytes_sent"] > 10 * row["peer"]["bytes_sent"] > 0
+    assert row["coordinator"]["cpu_seconds"] > row["peer"]["cpu_seconds"] > 0
+    assert "| 16 | 3 | coordinator |" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -77,7 +77,7 @@ class _Run:
         for _ in range(num_peers):
             self._add(spread_seconds)
         self._spread_seconds = spread_seconds
-        self.mean_seconds = dice.choice((30.0, 60.0, 120.0, 240.0))
+        self.mean_seconds = dice.choice((30.0, 60.0, 120.0, 240.0)) * min(1.0, _MOST_PEERS / num_peers)
         """Between two faults."""
         self.is_peace = False
         self.num_faults = 0
