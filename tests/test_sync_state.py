@@ -113,6 +113,18 @@ def test_only_blocks_with_an_update_change(layout: Layout) -> None:
     assert {name.block for name in state.names() if name != before[name.block]} == {SHARED, EXPERT}
 
 
+def test_a_bit_that_the_memory_has_flipped_is_found_with_the_next_record(layout: Layout) -> None:
+    """Also in a block that the record does not change."""
+    sound, flipped = fresh(layout), fresh(layout)
+    assert sound.root() == flipped.root()
+    values = flipped._blocks[EXPERT].view(torch.uint8)
+    values[3] ^= 0x10
+    for state in (sound, flipped):
+        move(state, deltas_for(layout, 0, SHARED))
+    assert sound.root() != flipped.root()
+    assert [name.block for name, other in zip(sound.names(), flipped.names(), strict=True) if name != other] == [EXPERT]
+
+
 def test_displacements_are_those_of_tracked_experts_only(layout: Layout) -> None:
     deltas = deltas_for(layout, 0, SHARED, EXPERT, BlockId("expert/04/0000"))
     first, second = fresh(layout), fresh(layout)

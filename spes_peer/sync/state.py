@@ -57,7 +57,7 @@ class PublicState:
         return state_bytes(self.layout.dtype_of(block), self._blocks[block.id])
 
     def names(self) -> tuple[BlockName, ...]:
-        """Every block's name as a blob, in the order of `state_blocks`; only blocks that changed are hashed again."""
+        """Every block's name as a blob, in the order of `state_blocks`; hashed once after each record."""
         for block in self.layout.state_blocks:
             if block.id not in self._names:
                 content = self.block_bytes(block)
@@ -83,6 +83,7 @@ class PublicState:
         Takes memory for a few blocks: `delta_of` is called twice for each of them. All are tried before one is moved,
         so whatever else `delta_of` raises then leaves the state as it was. An error after that is `StateTorn`, then and
         at every later use."""
+        self._names.clear()  # all are hashed again, so that a bit that the memory has flipped is found
         bad = {block_id: fault for block_id in block_ids if (fault := self._fault_in(block_id, delta_of))}
         try:
             displaced = {}
@@ -118,7 +119,6 @@ class PublicState:
         displacement, changed = self._stepped(block_id, delta)
         for changed_id, values in changed.items():
             self._blocks[changed_id] = values
-            self._names.pop(changed_id, None)
         return displacement
 
     def _stepped(self, block_id: BlockId, delta: Tensor) -> tuple[Tensor, dict[BlockId, Tensor]]:
@@ -138,12 +138,10 @@ class PublicState:
     def _merge(self, alpha: float, tracked: Collection[int], displaced: dict[BlockId, Tensor]) -> None:
         """Merge all experts, and add to `displaced` how far that moves the tracked ones."""
         for block in self.layout.blocks:
-            if block.expert is not None:
-                self._names.pop(block.id, None)
-                if block.expert in tracked:
-                    # a copy, because a plain mean's displacement is the update, which is another's
-                    by_update = displaced.get(block.id)
-                    displaced[block.id] = torch.zeros(block.num_elements) if by_update is None else by_update.clone()
+            if block.expert in tracked:
+                # a copy, because a plain mean's displacement is the update, which is another's
+                by_update = displaced.get(block.id)
+                displaced[block.id] = torch.zeros(block.num_elements) if by_update is None else by_update.clone()
         merge_experts(self.layout, self._blocks, alpha, displaced)
 
     def _blocks_of(self, expert: int | None) -> tuple[Block, ...]:
