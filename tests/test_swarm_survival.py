@@ -210,7 +210,10 @@ def test_whoever_coordinates_may_die_freeze_or_leave_and_the_next_takes_over(pla
 
     # a second Ctrl-C ends a volunteer at once, and nothing of it is left
     victim = run.processes_of(rest[0])
+    before = run.newest(rest[0]).round
+    until(lambda: run.newest(rest[0]).round > before, "a round begins, which the first Ctrl-C would see to its end")
     victim[0].send_signal(signal.SIGINT)
+    until(lambda: "asked to end by a signal" in place.read(f"{rest[0]}.log"), "it has heard", seconds=10)
     victim[0].send_signal(signal.SIGINT)
     victim[0].wait(timeout=3)
     until(lambda: not [one for one in victim if one.is_running()], "nothing is left", seconds=5)
