@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from spes_peer.cli import EXIT_CODES, Parser, add_log_level, add_with_parent, count, port, run_command
+from spes_peer.cli import EXIT_CODES, Parser, add_log_level, add_pace, add_with_parent, count, port, run_command
 
 DEFAULT_PORT = 4510
 
@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--finish-after", type=count, default=0, metavar="N", help="end the run after round N; 0: never (0)"
     )
+    add_pace(parser)
     add_with_parent(parser)
     add_log_level(parser)
     parser.set_defaults(run=_run)
@@ -50,5 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         announce=options.announce,
         port=options.port,
         finish_after=options.finish_after,
+        max_upload=options.max_upload,
+        max_download=options.max_download,
     )
     return asyncio.run(run_bootstrap(settings))

@@ -46,6 +46,9 @@ class BootstrapSettings:
     port: int = 0
     finish_after: int = 0
     """Close the run after this round; 0 goes on to its end."""
+    max_upload: int = 0
+    """Bytes a second, like `max_download`; 0 sets no limit."""
+    max_download: int = 0
 
 
 async def run_bootstrap(settings: BootstrapSettings) -> int:
@@ -66,6 +69,8 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
                 announce=settings.announce,
                 ports=choose_ports(host, settings.port),
                 inbound=True,
+                max_upload=settings.max_upload,
+                max_download=settings.max_download,
             ),
         )
         if node.chain.head is None:

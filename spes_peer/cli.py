@@ -108,6 +108,17 @@ def add_with_parent(parser: Any) -> None:
     )
 
 
+def add_pace(parser: Any) -> None:
+    for direction, what in (("upload", "sent"), ("download", "taken")):
+        parser.add_argument(
+            f"--max-{direction}",
+            type=size,
+            default=0,
+            metavar="SIZE",
+            help=f"bytes of blobs that are {what} a second at most, such as 500KB (no limit)",
+        )
+
+
 def port(text: str) -> int:
     """A base port: the node uses it and the two above it; 0 picks free ones."""
     return _whole_number(text, 0, 65533, "a port from 0 to 65533")
@@ -222,6 +233,7 @@ def _add_join(commands: Any) -> None:
     network.add_argument(
         "--no-inbound", action="store_true", help="nobody can dial this machine: be reached through a relay"
     )
+    add_pace(network)
     device = parser.add_argument_group("device")
     device.add_argument("--device", default="", help="cpu, cuda or cuda:N (the best there is)")
     device.add_argument(
@@ -255,6 +267,8 @@ def _join(options: argparse.Namespace) -> int:
         host=options.host,
         port=options.port,
         inbound=not options.no_inbound,
+        max_upload=options.max_upload,
+        max_download=options.max_download,
         device=options.device,
         num_threads=options.threads,
         max_subsets=options.max_subsets,

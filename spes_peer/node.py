@@ -21,6 +21,7 @@ from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
+from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
@@ -64,6 +65,9 @@ class NodeSettings:
     ports: Ports
     inbound: bool
     """Whether others can dial it; a node without inbound connections is reached through relays."""
+    max_upload: int = 0
+    """Bytes of blobs that leave a second at most; 0: as many as the line takes."""
+    max_download: int = 0
 
 
 class Node:
@@ -88,7 +92,12 @@ class Node:
         self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now)
-        self.fetcher = Fetcher(self.holdings, self.connections, self.manifest.timing.fetch_stall_seconds)
+        self.fetcher = Fetcher(
+            self.holdings,
+            self.connections,
+            self.manifest.timing.fetch_stall_seconds,
+            download=Pace(settings.max_download),
+        )
         self.announce_soon = asyncio.Event()
         """Set when others should know soon what this node says of itself."""
         self.state = PeerState.JOINING
@@ -197,8 +206,11 @@ class Node:
             listener(switch)
 
     def _is_early(self, base: SealedRecord, branch: Sequence[CertifiedRecord]) -> bool:
-        """Whether `branch` begins uncertified although the round behind `base` may still close well."""
-        if not branch or branch_of(base, branch, self.chain.checks).certified_round > base.round:
+        """Whether `branch` begins uncertified although the round behind `base` may still close well. It may not for who
+        has gone on itself, whatever its clock shows now."""
+        if not branch or self.chain.certified_round < self.head_round:
+            return False
+        if branch_of(base, branch, self.chain.checks).certified_round > base.round:
             return False
         return not self._has_stalled(base)
 
@@ -221,6 +233,7 @@ class Node:
                 listen=f"{settings.host}:{settings.ports.grpc}" if settings.inbound else None,
                 unix_path=self.folder.peer_socket,
                 traffic=self.traffic,
+                upload=Pace(settings.max_upload),
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)

@@ -61,6 +61,9 @@ class JoinSettings:
     host: str = ""
     port: int = 0
     inbound: bool = True
+    max_upload: int = 0
+    """Bytes a second, like `max_download`; 0 sets no limit."""
+    max_download: int = 0
     device: str = ""
     num_threads: int = 0
     max_subsets: int = 0
@@ -170,6 +173,8 @@ class Daemon:
             announce="",
             ports=choose_ports(host, self.settings.port),
             inbound=self.settings.inbound,
+            max_upload=self.settings.max_upload,
+            max_download=self.settings.max_download,
         )
         node = Node(self._folder, signed, settings)
         if introduction is not None:

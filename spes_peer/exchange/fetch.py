@@ -11,6 +11,7 @@ from spes_peer.errors import BadMessage, SpesError
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.limits import MAX_BLOB_BYTES
+from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.transfer import Means, Transfer
 from spes_peer.identity import PeerId
 
@@ -36,8 +37,11 @@ class _Running:
 class Fetcher:
     """Brings blobs into the store, each verified piece by piece and served on meanwhile."""
 
-    def __init__(self, holdings: Holdings, connections: Connections, stall_seconds: float) -> None:
-        self._means = Means(holdings, connections, stall_seconds)
+    def __init__(
+        self, holdings: Holdings, connections: Connections, stall_seconds: float, download: Pace | None = None
+    ) -> None:
+        """Blobs come at the pace of `download`."""
+        self._means = Means(holdings, connections, stall_seconds, download or Pace())
         self._running: dict[BlobName, _Running] = {}
         self._bad: defaultdict[BlobName, set[PeerId]] = defaultdict(set)
         self.bad_sources = self._means.bad_sources

@@ -26,7 +26,6 @@ from spes_peer.exchange.addresses import Endpoint, parse_endpoint
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import (
-    CHUNK_BYTES,
     MAX_CALLS,
     MAX_PIECES_PER_REQUEST,
     MAX_RECORDS_PER_CALL,
@@ -34,6 +33,7 @@ from spes_peer.exchange.limits import (
     Busy,
     Slots,
 )
+from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.tokens import TOKEN_KEY, open_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId, TlsIdentity
@@ -106,14 +106,21 @@ class PeerServer:
 
     @classmethod
     async def start(
-        cls, host: Host, holdings: Holdings, tls: TlsIdentity, listen: str | None, unix_path: Path, traffic: Traffic
+        cls,
+        host: Host,
+        holdings: Holdings,
+        tls: TlsIdentity,
+        listen: str | None,
+        unix_path: Path,
+        traffic: Traffic,
+        upload: Pace | None = None,
     ) -> "PeerServer":
         """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
-        `BadConfiguration` when that cannot be."""
+        Blobs leave at the pace of `upload`. `BadConfiguration` when that cannot be."""
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        add_PeerServicer_to_server(_Service(host, holdings, traffic), server)  # type: ignore[no-untyped-call]
+        add_PeerServicer_to_server(_Service(host, holdings, traffic, upload or Pace()), server)  # type: ignore[no-untyped-call]
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
             port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
@@ -183,11 +190,12 @@ def _answering(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 class _Service(PeerServicer):
     """The calls of proto/peer.proto."""
 
-    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic) -> None:
+    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace) -> None:
         self._host = host
         self._holdings = holdings
         self._traffic = traffic
-        self._slots = Slots()
+        self._upload = upload
+        self._slots = Slots(upload.num_at_once)
 
     @_answering
     async def Describe(self, request: DescribeRequest, context: Context) -> Any:
@@ -231,8 +239,10 @@ class _Service(PeerServicer):
                 await line.write(FetchReply(digests=self._holdings.digests(request.name)))
             for index in request.pieces:
                 piece = await asyncio.to_thread(self._holdings.read_piece, request.name, index)
-                for start in range(0, max(len(piece), 1), CHUNK_BYTES):
-                    await line.write(FetchReply(piece=index, content=piece[start : start + CHUNK_BYTES]))
+                for start in range(0, max(len(piece), 1), self._upload.chunk_bytes):
+                    chunk = piece[start : start + self._upload.chunk_bytes]
+                    await self._upload.take(len(chunk))
+                    await line.write(FetchReply(piece=index, content=chunk))
 
     @_answering
     async def Attend(self, request_iterator: AsyncIterator[Any], context: Context) -> None:

@@ -24,6 +24,7 @@ from spes_peer.exchange.limits import (
     Busy,
 )
 from spes_peer.exchange.link import Link, Stalled
+from spes_peer.exchange.pace import Pace
 from spes_peer.identity import PeerId
 from spes_peer.wire.peer_pb2 import FetchReply, FetchRequest, HaveReply, HaveRequest
 
@@ -76,6 +77,7 @@ class Means:
     holdings: Holdings
     connections: Connections
     stall_seconds: float
+    download: Pace = field(default_factory=Pace)
     bad_sources: Counter[PeerId] = field(default_factory=Counter)
     """How often a peer sent bytes that were not what they should be."""
     load: Counter[PeerId] = field(default_factory=Counter)
@@ -216,6 +218,8 @@ class Transfer:
                     continue
                 if awaited is None or reply.piece != awaited:
                     raise BadMessage(f"piece {reply.piece}, which was not asked for")
+                await self._means.download.take(len(reply.content))
+                source.heard_at = self._now()  # it did not make us wait
                 chunks += reply.content
                 if self._is_whole(awaited, chunks, reply):
                     await asyncio.to_thread(self.partial.accept_piece, awaited, bytes(chunks))
