@@ -21,7 +21,7 @@ from spes_peer.errors import ChildFailed
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = "spes-chaos-"
+PREFIX = "spes-chaos-"
 _COMMAND_SECONDS = 20.0
 _BITS = 24
 _MAX_NODES = 250
@@ -76,14 +76,14 @@ class Switched:
 
     def __init__(self) -> None:
         remove_leftovers()
-        self._prefix = f"{_PREFIX}{os.getpid()}-"
+        self._prefix = f"{PREFIX}{os.getpid()}-"
         self._switch = f"{self._prefix}switch"
         self._nodes: list[str] = []
         try:
-            _ip("netns", "add", self._switch)
+            ip("netns", "add", self._switch)
             for bridge in (_TOGETHER, _APART):
-                _ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
-                _ip("-n", self._switch, "link", "set", bridge, "up")
+                ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+                ip("-n", self._switch, "link", "set", bridge, "up")
         except ChildFailed:
             self.close()
             raise
@@ -93,12 +93,12 @@ class Switched:
         self._nodes.append(name)
         number = len(self._nodes)
         space, cable, address = f"{self._prefix}{name}", f"cable{number}", f"10.77.0.{number}"
-        _ip("netns", "add", space)
-        _ip("-n", self._switch, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
-        _ip("-n", self._switch, "link", "set", cable, "master", _TOGETHER, "up")
-        _ip("-n", space, "address", "add", f"{address}/{_BITS}", "dev", "eth0")
+        ip("netns", "add", space)
+        ip("-n", self._switch, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+        ip("-n", self._switch, "link", "set", cable, "master", _TOGETHER, "up")
+        ip("-n", space, "address", "add", f"{address}/{_BITS}", "dev", "eth0")
         for device in ("lo", "eth0"):
-            _ip("-n", space, "link", "set", device, "up")
+            ip("-n", space, "link", "set", device, "up")
         return Spot(address, ("ip", "netns", "exec", space))
 
     def part(self, names: Collection[str]) -> None:
@@ -109,40 +109,47 @@ class Switched:
 
     def _plug(self, names: Collection[str], bridge: str) -> None:
         for name in names:
-            _ip("-n", self._switch, "link", "set", f"cable{self._nodes.index(name) + 1}", "master", bridge)
+            ip("-n", self._switch, "link", "set", f"cable{self._nodes.index(name) + 1}", "master", bridge)
 
     def close(self) -> None:
         """Remove everything, also when something of it is gone already. Processes must have ended before: a namespace
         lives as long as one of them."""
-        _remove(name for name in namespaces() if name.startswith(self._prefix))
+        remove(name for name in namespaces() if name.startswith(self._prefix))
 
 
 def remove_leftovers() -> None:
     """Remove what was made by processes that are dead."""
-    _remove(name for name in namespaces() if not psutil.pid_exists(_maker(name)))
+    remove(left_over(PREFIX))
 
 
-def namespaces() -> list[str]:
-    """Those that were made here, by whomever."""
-    names = [line.split()[0] for line in _ip("netns", "list").splitlines() if line]
-    return [name for name in names if name.startswith(_PREFIX) and _maker(name)]
+def left_over(prefix: str) -> list[str]:
+    """Namespaces of makers that are dead."""
+    return [name for name in namespaces(prefix) if not psutil.pid_exists(_maker(name, prefix))]
 
 
-def _maker(name: str) -> int:
+def namespaces(prefix: str = PREFIX) -> list[str]:
+    """Those named with `prefix` and the process id of their maker, whoever made them."""
+    names = [line.split()[0] for line in ip("netns", "list").splitlines() if line]
+    return [name for name in names if name.startswith(prefix) and _maker(name, prefix)]
+
+
+def _maker(name: str, prefix: str) -> int:
     """Its process id; 0 for a name of another kind."""
-    number = name.removeprefix(_PREFIX).partition("-")[0]
+    number = name.removeprefix(prefix).partition("-")[0]
     return int(number) if number.isdigit() else 0
 
 
-def _remove(names: Iterable[str]) -> None:
+def remove(names: Iterable[str]) -> None:
+    """Remove namespaces; what cannot be removed is logged."""
     for name in names:
         try:
-            _ip("netns", "delete", name)
+            ip("netns", "delete", name)
         except ChildFailed as error:  # the others can still go
             logger.warning("a network namespace stays name=%s reason=%s", name, error)
 
 
-def _ip(*arguments: str) -> str:
+def ip(*arguments: str) -> str:
+    """What `ip` prints; `ChildFailed` says why it failed."""
     try:
         done = subprocess.run(
             ["ip", *arguments], capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False, errors="replace"
