@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spes_peer.blobs import BlobStore
 from spes_peer.data import tokenizer
 from spes_peer.data.corpus import Corpus
-from spes_peer.errors import BadConfiguration
+from spes_peer.errors import BadConfiguration, BadMessage
 from spes_peer.run.manifest import Data, Model, Shard
 
 DEFAULT_SHARD_TOKENS = 1 << 19
@@ -68,12 +68,19 @@ class ShardReader:
         self._mapped: dict[str, mmap.mmap] = {}
 
     def sequence(self, shard: Shard, index: int) -> Tokens:
-        """T + 1 tokens: the inputs, and one more for the last target. `BlobMissing` if the shard is not here."""
+        """T + 1 tokens: the inputs, and one more for the last target. `BlobMissing` if the shard is not here,
+        `BadMessage` if it is shorter than the manifest says."""
         if shard.blob not in self._mapped:
-            self._mapped[shard.blob] = self._blobs.map(shard.blob)
+            self._mapped[shard.blob] = self._map(shard)
         tokens = np.frombuffer(self._mapped[shard.blob], dtype=self._dtype, count=shard.num_tokens)
         start = index * self._sequence_length
         return tokens[start : start + self._sequence_length + 1]
+
+    def _map(self, shard: Shard) -> mmap.mmap:
+        found, wanted = self._blobs.size_bytes(shard.blob), shard.num_tokens * self._dtype.itemsize
+        if found < wanted:
+            raise BadMessage(f"shard {shard.blob} has {found} bytes, its {shard.num_tokens} tokens need {wanted}")
+        return self._blobs.map(shard.blob)
 
 
 def _documents_holding(num_tokens: int, documents: list[NDArray[np.uint16]]) -> int:

@@ -197,7 +197,7 @@ def pem_of(certificate_der: bytes) -> bytes:
     """As gRPC takes a certificate; `BadMessage` for bytes that are none."""
     try:
         return x509.load_der_x509_certificate(certificate_der).public_bytes(Encoding.PEM)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):  # the latter is no ValueError
         raise BadMessage("bytes that are not a certificate") from None
 
 

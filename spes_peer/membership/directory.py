@@ -82,7 +82,15 @@ class Memory:
                 content = json.loads(path.read_bytes())
                 self._last = {str(name): float(at) for name, at in content["last_expirations"].items()}
                 self.addresses = [check_dht_address(address) for address in content["addresses"]]
-            except (ValueError, KeyError, TypeError, AttributeError, BadMessage) as error:
+            except (
+                ArithmeticError,
+                RecursionError,
+                LookupError,
+                ValueError,
+                TypeError,
+                AttributeError,
+                BadMessage,
+            ) as error:
                 logger.warning("starting without what was known of the DHT path=%s reason=%s", path, error)
 
     def next_expiration(self, dictionary: str, ttl_seconds: float, now: float) -> float:

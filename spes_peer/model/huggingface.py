@@ -196,7 +196,7 @@ def _known_architecture(config: Mapping[str, Any], upcycling: Upcycling | None) 
     named = config.get("architectures") or []
     types = {model_type: architecture for architecture, model_type in _MODEL_TYPES.items()}
     architecture = named[0] if isinstance(named, list) and named else types.get(str(config.get("model_type")))
-    if architecture not in _KIND_OF:
+    if not isinstance(architecture, str) or architecture not in _KIND_OF:
         raise BadConfiguration(
             f"config.json: {architecture or config.get('model_type') or 'no architecture'} is not one of"
             f" {', '.join(_KIND_OF)}"
@@ -238,8 +238,8 @@ def _rope_theta(config: Mapping[str, Any]) -> float:
     if kind != "default":
         raise BadConfiguration(f"config.json: RoPE of type {kind!r}; our decoder has the default one")
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if not isinstance(theta, int | float):
-        raise BadConfiguration(f"config.json: rope_theta is {theta!r}, not a number")
+    if not isinstance(theta, int | float) or theta > 1e30:  # which a float still holds
+        raise BadConfiguration(f"config.json: rope_theta is {str(theta)[:80]}, not a number that it can be")
     return float(theta)
 
 

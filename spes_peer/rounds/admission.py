@@ -6,11 +6,11 @@ place, in the open round too: were it locked out until the next record, a round 
 could never close.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spes_peer.identity import PeerId
+from spes_peer.rounds.contributions import LARGEST_SPEED
 from spes_peer.rounds.messages import AdmissionRequest
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import Record
@@ -102,7 +102,7 @@ def fault_in_request(request: AdmissionRequest, manifest: Manifest) -> str | Non
         return "it asks for a subset twice"
     if outside := [subset for subset in request.subsets if not 0 <= subset < num_subsets]:
         return f"it asks for subset {outside[0]}, and there are {num_subsets}"
-    if not (math.isfinite(request.tokens_per_second) and request.tokens_per_second >= 0):
+    if not 0 <= request.tokens_per_second <= LARGEST_SPEED:  # nor NaN
         return f"its speed of {request.tokens_per_second} tokens/s is none"
     return None
 

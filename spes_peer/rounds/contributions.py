@@ -17,6 +17,8 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.records import Record, RosterEntry
 
 _LARGEST_NORM = 3.4e38  # above this fp32 holds nothing; so sums of norms stay finite
+_LARGEST_LOSS = 1e6  # nats a token, of a model that knows nothing at all: so sums of losses stay finite
+LARGEST_SPEED = 1e12  # tokens a second
 _SMALLEST_CLIP = 1e-12  # a factor in a record must be above zero
 _ROOT = re.compile("[0-9a-f]{64}")
 
@@ -37,9 +39,16 @@ def fault_in_contribution(contribution: Contribution, entry: RosterEntry, record
     tokens = entry.sequences_in(steps) * manifest.model.sequence_length
     if contribution.tokens != tokens:
         return f"it claims {contribution.tokens} tokens, and its {steps} steps have {tokens}"
+    held_out_tokens = contribution.held_out_tokens
     numbers = (contribution.train_loss, contribution.held_out_loss_sum, contribution.tokens_per_second)
-    if not all(math.isfinite(number) and number >= 0 for number in numbers) or contribution.held_out_tokens < 0:
+    if not all(math.isfinite(number) and number >= 0 for number in numbers) or held_out_tokens < 0:
         return "a loss or speed in it is negative or not finite"
+    if max(contribution.train_loss, contribution.held_out_loss_sum / max(1, held_out_tokens)) > _LARGEST_LOSS:
+        return f"a loss in it is more than {_LARGEST_LOSS:g} a token"
+    if held_out_tokens > manifest.data.held_out.num_tokens:
+        return f"it measured {held_out_tokens} held-out tokens of {manifest.data.held_out.num_tokens}"
+    if contribution.tokens_per_second > LARGEST_SPEED:
+        return f"its speed of {contribution.tokens_per_second:g} tokens/s is none"
     if not _ROOT.fullmatch(contribution.state_root):
         return "its state root is not a sha256"
     return _fault_in_offers(contribution.offers, entry, layout)

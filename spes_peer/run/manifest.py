@@ -307,9 +307,9 @@ def sign_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
 def parse_manifest(content: bytes) -> Manifest:
     """A manifest from its canonical JSON; `TooOld`, or `BadConfiguration` naming the first thing wrong with it."""
     try:
-        raw = json.loads(content)
+        raw = json.loads(content, parse_int=_whole_number)
     except (ValueError, RecursionError):
-        raise BadConfiguration("the manifest is not JSON") from None
+        raise BadConfiguration("the manifest is not JSON, or has a number beyond all measure") from None
     # first, because a newer manifest also has keys that we do not know
     protocol = raw.get("protocol") if isinstance(raw, dict) else None
     if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
@@ -320,6 +320,12 @@ def parse_manifest(content: bytes) -> Manifest:
             " spes-peer with which it was made"
         )
     return validated(Manifest, raw, "manifest")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 20:  # of 64 bits
+        raise ValueError
+    return int(digits)
 
 
 def parse_run_file(text: str, name: str = "run.toml") -> RunFile:
@@ -338,6 +344,8 @@ def validated(cls: type[S], raw: Any, name: str) -> S:
     """`raw` as `cls`, or one line that says where it is wrong and, for an unknown key, which one was likely meant."""
     try:
         return cls.model_validate(raw)
+    except ArithmeticError:  # of our own rules, on whole numbers that no float holds
+        raise BadConfiguration(f"{name}: a number in it is beyond all measure") from None
     except ValidationError as error:
         errors = error.errors()
         # a misspelt key is also missed under its right name; the misspelling says more

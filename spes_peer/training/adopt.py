@@ -82,9 +82,10 @@ class Checkpoint:
 
     def _files(self) -> list[str]:
         if (self._folder / _INDEX).exists():
-            files = sorted(set(self._json(_INDEX).get("weight_map", {}).values()))
+            weight_map = self._json(_INDEX).get("weight_map")
+            files = list(weight_map.values()) if isinstance(weight_map, dict) else []
             if files and all(isinstance(file, str) and Path(file).name == file for file in files):
-                return files
+                return sorted(set(files))
             raise BadConfiguration(f"{self._folder / _INDEX} names no files of its folder")
         if (self._folder / _SINGLE).exists():
             return [_SINGLE]
@@ -93,7 +94,7 @@ class Checkpoint:
     def _json(self, name: str) -> dict[str, Any]:
         try:
             content = json.loads((self._folder / name).read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadConfiguration(f"cannot read {self._folder / name}: {error}") from None
         return content if isinstance(content, dict) else {}
 

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 _ADVICE = "move it away to go on without its optimizer state"
 _OS_ERROR = re.compile(r"os error (\d+)")
+# what reading a damaged file raises; the last two come of an infinite number and of brackets without end
+_DAMAGE = (SafetensorError, OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def load(path: Path, run_id: str, peer_id: str) -> Checkpoint | None:
     for file in sorted(present, key=_generation, reverse=True):
         try:
             about, checkpoint = _read(file)
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        except _DAMAGE as error:
             damage = BadConfiguration(f"the checkpoint {file} is damaged ({error}); {_ADVICE}")
             logger.warning("%s", damage)
             continue
@@ -131,7 +133,7 @@ def _generation(file: Path) -> int:
     try:
         with safe_open(file, framework="pt") as content:
             return int(_about(content).get("generation", 0))
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+    except _DAMAGE:
         return -1
 
 
