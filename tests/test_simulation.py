@@ -25,6 +25,7 @@ from spes_peer.rounds.messages import CoordinatorBeat, VoteRequest
 from spes_peer.rounds.phases import Closing, Outgoing
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.records import RosterEntry, SealedRecord
+from spes_peer.run.signed import Signed
 
 MakeWorld = Callable[..., World]
 
@@ -668,6 +669,16 @@ def test_random_misfortunes_break_nothing_among_a_hundred_and_twenty(seed: int) 
     assert outcome.num_faults > 50
     assert outcome.rounds_certified >= 5
     assert outcome.recovery_seconds <= outcome.bound_seconds
+
+
+def test_a_proposal_is_signed_once_however_many_are_to_sign_it(make: MakeWorld) -> None:
+    world = make(num_peers=6)
+    sent: list[Signed] = []
+    world.network.count = lambda _sender, _receiver, signed: sent.append(signed)
+    world.until_round(3)
+    proposals = [signed for signed in sent if signed.kind == "Proposal"]
+    assert len(proposals) > 3 * 6
+    assert len({signed.counter for signed in proposals}) == 3
 
 
 def test_the_costs_of_a_round_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
