@@ -645,9 +645,16 @@ def test_random_misfortunes_break_nothing(seed: int) -> None:
     assert outcome.recovery_seconds <= outcome.bound_seconds
 
 
-def test_a_run_is_mostly_back_in_a_fifth_of_the_stated_time() -> None:
+@pytest.mark.timeout(600)
+def test_a_run_is_mostly_back_in_a_quarter_of_the_stated_time() -> None:
     outcomes = [_played.get(seed) or random_run(seed) for seed in range(40)]
-    assert statistics.median(one.recovery_seconds / one.bound_seconds for one in outcomes) < 0.2
+    assert statistics.median(one.recovery_seconds / one.bound_seconds for one in outcomes) < 0.25
+
+
+@pytest.mark.timeout(600)
+def test_nodes_mostly_agree_on_the_time_whatever_becomes_of_their_clocks() -> None:
+    outcomes = [_played.get(seed) or random_run(seed) for seed in range(40)]
+    assert sum(one.clock_seconds < 10.0 for one in outcomes) > 30
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from spes_peer.run.leases import Leases
 from spes_peer.run.records import CertifiedRecord
 
 Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.timeout(600)
 
 
 def is_found(words: str, seeds: range = range(40)) -> None:

@@ -2,6 +2,16 @@
 
 Each check runs at the events that can break it: a certificate or a signature that comes into being, a state that is
 applied, a chain that changes. `Violation` says what is broken; the seed in front of it replays the run.
+
+What "no subset has two owners that both believe they are its only one" can mean where a minority may go on by itself:
+
+- a node has a subset to itself if the newest record that it has, certified or not, gives it to nobody else; for as long
+  as it runs and has no newer one. In parts of a network that do not reach each other two nodes can have that for as
+  long as that lasts, lease or not: each part has a chain. Only one of these counts in the end;
+- once everybody reaches everybody again they have it for at most `agreement_seconds` more, on two chains or on one;
+- on one chain nobody who is there is moved to a subset on which somebody who is missing has a lease. Who comes may take
+  one, as the last resort: its owner becomes the second when it is back;
+- nobody's subsets change unless it asked for that, but one for one other in a rotation.
 """
 
 from __future__ import annotations
@@ -31,7 +41,7 @@ class Violation(AssertionError):
     """Something happened that must never happen."""
 
 
-def recovery_seconds(manifest: Manifest, num_dead: int, clock_spread_seconds: float = 0.0) -> float:
+def recovery_seconds(manifest: Manifest, num_dead: int, clock_seconds: float = 0.0) -> float:
     """The longest that it takes, once the network is whole and more than half of the last roster are up, until a new
     certified record is at every node that is up. The sum of the longest waits behind each other:
 
@@ -41,7 +51,8 @@ def recovery_seconds(manifest: Manifest, num_dead: int, clock_spread_seconds: fl
       does not answer, or refuses;
     - a coordinator time-out and a heartbeat for the first that is up, and again, as who gave up on a term late is asked
       for its vote when it comes;
-    - the round's deadline, by whichever clock: those who are up may have to train the whole round again;
+    - the round's deadline: those who are up may have to train the whole round again; and `clock_seconds` by which
+      clocks are apart, or by which the deadline is too late because one was wrong;
     - the grace three times: to reduce, for signatures, and to ask for them again;
     - three heartbeats: from a wait that is over to who acts on it.
     """
@@ -50,7 +61,7 @@ def recovery_seconds(manifest: Manifest, num_dead: int, clock_spread_seconds: fl
     dead_seconds = UNREACHABLE_PART * timing.coordinator_timeout_seconds + timing.heartbeat_seconds
     term_seconds = timing.coordinator_timeout_seconds + timing.heartbeat_seconds
     round_seconds = timing.round_seconds + 3 * timing.round_grace_seconds + 3 * timing.heartbeat_seconds
-    return lost_seconds + num_dead * dead_seconds + 2 * term_seconds + round_seconds + clock_spread_seconds
+    return lost_seconds + num_dead * dead_seconds + 2 * term_seconds + round_seconds + clock_seconds
 
 
 def agreement_seconds(manifest: Manifest) -> float:

@@ -28,12 +28,13 @@ class Machine:
         self.trains = trains
         self.disk = Disk(records={0: world.genesis}, roots=[(world.zero.hash, world.zero.record.state_root)])
         self.clock_offset_seconds = clock_offset_seconds
-        """By which its clock is ahead."""
+        """By which its wall clock is ahead; a node asks it only as it starts."""
         self.train_seconds = world.train_seconds
         """That it takes for all steps of a round."""
         self.capacity = 1
         """Subsets that it has room for."""
         self.is_paused = False
+        self.cannot_train = False
         self.slowness = 1.0
         self.epoch = 0
         self.is_alive = False
@@ -59,7 +60,7 @@ class Machine:
         return self.is_alive and self._node is not None and self._node.is_current
 
     def clock(self) -> float:
-        """Unix seconds, as this machine has them."""
+        """Unix seconds, as this machine's wall clock shows them."""
         return self.world.events.now + self.clock_offset_seconds
 
     def start(self) -> None:
@@ -94,6 +95,7 @@ class Machine:
         """Another node begins to attend this one."""
         incoming = self._incoming[stream] = Incoming()
         caller = PeerId(stream.ends[0].name)
+        self.node.hears_time(caller, self.world[caller].node.now())
         on_attend = self.node.on_attend
         assert on_attend is not None
         send: Callable[[Signed], None] = lambda signed: stream.send(signed, to_server=False)  # noqa: E731

@@ -25,6 +25,7 @@ from spes_peer.rounds.messages import (
     Contribution,
     CoordinatorBeat,
     Departure,
+    Excuse,
     Holding,
     Offer,
     Proposal,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 _STOP_MARGIN_SECONDS = 2.0
+_CLOCK_SECONDS = 5.0  # between two looks at others' clocks; the program looks every second
 _LOOK_SECONDS = 1.0  # between two looks at claims
 _MAX_LOOKS = 30
 _HOLDING_PAUSE_SECONDS = 0.05
@@ -88,7 +90,8 @@ class SimulatedNode(Node):
         )
         self.connections = Connections(self)  # type: ignore[assignment]
         self.entries = {peer: None for peer in world.machines if peer != machine.peer_id}  # type: ignore[misc]
-        self.clock = SwarmClock(machine.clock, lambda: world.events.now)  # which nobody corrects
+        self.clock = SwarmClock(machine.clock, lambda: world.events.now)
+        self.directory = None
         self.on_attend = None
         self.on_chain, self.on_time = [], []
         self.lost: list[Switch] = []
@@ -107,12 +110,24 @@ class SimulatedNode(Node):
     def begin(self) -> None:
         self.note(f"starts, incarnation {self.signer.incarnation}, at", self.head)
         self.world.watch.on_start(self)
+        if introducer := self.world.any_reached_by(self.machine):
+            self.take_time(introducer.now())
         self.spawn(self.follower.run())
         self._beat()
+        self._look_at_clock()
 
     def _beat(self) -> None:
         self.follower.send(Beat(self.head.round, "following", 0))
         self.after(self.timing.heartbeat_seconds, self._beat)
+
+    def _look_at_clock(self) -> None:
+        if seconds := self.clock.follow():
+            self._time_was_set(seconds)
+        self.after(_CLOCK_SECONDS, self._look_at_clock)
+
+    def _time_was_set(self, seconds: float) -> None:
+        self.note(f"sets its clock by {seconds:+.0f} s")
+        super()._time_was_set(seconds)
 
     # ---- what the simulation sees ----
 
@@ -239,6 +254,7 @@ class Work:
     """True seconds."""
     is_training: bool = False
     contribution: Contribution | None = None
+    excuse: Excuse | None = None
     reports: dict[BlockId, UpdateReport] = field(default_factory=dict)
     holdings: set[BlobName] = field(default_factory=set)
     inputs: dict[BlockId, tuple[ReduceInput, ...]] = field(default_factory=dict)
@@ -312,7 +328,7 @@ class Volunteer(SimulatedNode):
             seconds = max(0.0, record.deadline_at - record.opened_at)
             self._work = Work(self.head, entry, self.world.events.now + seconds)
             self.subsets = entry.subsets
-            self._publish(Claim(entry.subsets, self.machine.clock()))
+            self._publish(Claim(entry.subsets, self.now()))
         elif self.is_leaving:
             self.after(0.0, lambda: self.world.stop(self.machine))
             return
@@ -322,6 +338,11 @@ class Volunteer(SimulatedNode):
         self._reconsider()
 
     def _train(self, work: Work) -> None:
+        if self.machine.cannot_train:
+            work.excuse = Excuse(work.record.round, "no trainer")
+            self.note(f"cannot train in round {work.record.round}")
+            self.follower.send(work.excuse)
+            return
         now, num_steps = self.world.events.now, self.world.num_steps(work.record.record)
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         if stop_at < now:
@@ -430,7 +451,7 @@ class Volunteer(SimulatedNode):
             return
         self._num_looks += 1
         others, ground, own = self.world.claims_seen_by(self.machine), self._ground(), self._own_claim
-        now, capacity = self.machine.clock(), self.machine.capacity
+        now, capacity = self.now(), self.machine.capacity
         lost = conflicts(self.peer_id, own, others, ground, now) if own else ()
         if own and (not lost or self._num_looks > _MAX_LOOKS):
             self.subsets, self._num_looks = own.subsets, 0
@@ -446,7 +467,7 @@ class Volunteer(SimulatedNode):
         self.world.claims[self.peer_id] = (claim, self.world.events.now)
 
     def _ground(self) -> Ground:
-        record, num_subsets, now = self.head.record, self.world.num_subsets, self.machine.clock()
+        record, num_subsets, now = self.head.record, self.world.num_subsets, self.now()
         members = {entry.peer_id for entry in record.roster}
         return Ground(
             num_subsets,
@@ -456,7 +477,7 @@ class Volunteer(SimulatedNode):
         )
 
     def _wish(self, claims: dict[PeerId, Claim]) -> tuple[int, ...]:
-        now = self.machine.clock()
+        now = self.now()
         is_cooling = self.chain.leases.of(self.peer_id).is_cooling(now, self.timing.lease_seconds)
         return wish(self.peer_id, self.machine.capacity, self._ground(), claims, is_cooling, now)
 
@@ -466,7 +487,7 @@ class Volunteer(SimulatedNode):
             return
         wanted, opened = self._wish(self.world.claims_seen_by(self.machine)), self._opened
         if wanted != self._work.entry.subsets:
-            own = Claim(wanted, self.machine.clock())
+            own = Claim(wanted, self.now())
             self._publish(own)
             self.after(_LOOK_SECONDS, lambda: self._decide(opened, own))
 
@@ -478,13 +499,17 @@ class Volunteer(SimulatedNode):
             self.subsets = own.subsets
             self.follower.send(self._request())
         else:
-            self._publish(Claim(self._work.entry.subsets, self.machine.clock()))
+            self._publish(Claim(self._work.entry.subsets, self.now()))
 
     def _request(self) -> AdmissionRequest:
         self.world.watch.on_request(self.peer_id, self.subsets)
         return AdmissionRequest(self.subsets, 1000.0, PROTOCOL_VERSION)
 
     # ---- what its owner wants ----
+
+    def train_again(self) -> None:
+        self.machine.cannot_train = False
+        self._follow()
 
     def pause(self) -> None:
         self.machine.is_paused = True
@@ -521,8 +546,8 @@ class Volunteer(SimulatedNode):
         else:
             yield Beat(self.head.round, "here", 0)
         if work is not None:
-            if work.contribution is not None:
-                yield work.contribution
+            if word := work.contribution or work.excuse:
+                yield word
             yield from work.reports.values()
             if work.holdings:
                 yield Holding(work.record.round, tuple(sorted(work.holdings)))

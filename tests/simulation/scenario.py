@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from spes_peer.identity import PeerId
 from spes_peer.run.records import Record
 
-from .invariants import Violation
+from .invariants import Violation, agreement_seconds
 from .machine import Machine
 from .node import Volunteer
 from .stage import Stage, on_stage
@@ -37,6 +37,8 @@ class Outcome:
     bound_seconds: float
     num_faults: int
     num_events: int
+    clock_seconds: float
+    """By which the clocks were apart when the faults ended, or the end of an open round too late."""
     together_seconds: float
     """That two nodes had a subset to themselves while everybody reached everybody, at most."""
 
@@ -93,11 +95,14 @@ class _Run:
         self._soon(self._misfortune, 60.0 + self.dice.expovariate(1 / self.mean_seconds))
         world.run(60.0 + FAULTS_SECONDS)
         self._make_peace()
-        started_at, bound_seconds, certified_before = world.events.now, world.recovery_seconds(), world.watch.newest
+        started_at, certified_before = world.events.now, world.watch.newest
+        bound_seconds, clock_seconds = world.recovery_seconds(), world.clock_seconds()
         world.until_chains(lambda: self._certified_round() > certified_before, bound_seconds)
         recovery_seconds = world.events.now - started_at
         reached = self._certified_round()
         world.until_chains(lambda: self._certified_round() >= reached + 2 or self._is_stuck, 2 * bound_seconds)
+        if self._is_stuck:
+            world.run(agreement_seconds(world.layout.manifest))
         world.watch.check_end([one.node for one in world.living])
         return Outcome(
             seed=self.seed,
@@ -108,6 +113,7 @@ class _Run:
             bound_seconds=bound_seconds,
             num_faults=self.num_faults,
             num_events=world.events.num_done,
+            clock_seconds=clock_seconds,
             together_seconds=world.watch.together_seconds,
         )
 
@@ -120,6 +126,11 @@ class _Run:
         those whom nobody has missed yet."""
         gone = {machine.peer_id for machine in self.world.machines.values() if not machine.has_started}
         return not _can_go_on_without(gone, self.world.watch.certified[self.world.watch.newest].record)
+
+    @staticmethod
+    def _train_again(machine: Machine) -> None:
+        assert isinstance(machine.node, Volunteer)
+        machine.node.train_again()
 
     @staticmethod
     def _resume(machine: Machine) -> None:
@@ -142,6 +153,8 @@ class _Run:
             if node.has_started and isinstance(node.node, Volunteer) and node.node.is_leaving:
                 world.kill(node)  # its owner has thought better of it
             world.restart(node)
+            if node.cannot_train:
+                world.events.after(0.01, node, self._train_again, node)
             if node.is_paused:
                 world.events.after(0.01, node, self._resume, node)
         world.run(1.0)
@@ -249,6 +262,13 @@ class _Run:
         self.world.slow(node, self.dice.choice((10.0, 50.0)))
         self._for(30.0, 300.0, lambda: self.world.slow(node, 1.0))
 
+    def _set_a_clock(self) -> None:
+        node, seconds = self._one(), self.dice.uniform(-3600.0, 3600.0)
+        self.world.note(f"sets the wall clock of {node.name} {seconds:+.0f} s off")
+        node.clock_offset_seconds = seconds
+        if self.dice.random() < 0.5:
+            self._kill(node)
+
     def _join(self) -> None:
         if len(self.world.volunteers) < self._most_peers:
             self._add(self._spread_seconds)
@@ -259,6 +279,14 @@ class _Run:
             self.world.note(f"{node.name} is told to leave")
             self.world.events.after(0.0, node, node.node.leave)
             self._for(100.0, 1000.0, lambda: self.world.restart(node))
+
+    def _hinder(self) -> None:
+        """Its trainer ends again and again."""
+        node = self._one()
+        if node.has_started and isinstance(node.node, Volunteer) and not node.cannot_train:
+            self.world.note(f"{node.name} cannot train from the next round on")
+            node.cannot_train = True
+            self._for(60.0, 600.0, lambda: self.world.events.after(0.0, node, self._train_again, node))
 
     def _pause(self) -> None:
         node = self._one()
@@ -291,7 +319,9 @@ _FAULTS: tuple[Callable[[_Run], None], ...] = (
     _Run._lose,
     _Run._break,
     _Run._slow,
+    _Run._set_a_clock,
     _Run._join,
     _Run._leave,
+    _Run._hinder,
     _Run._pause,
 )

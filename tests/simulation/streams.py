@@ -210,11 +210,17 @@ class _Link:
         self._machine = machine
 
     async def call(self, ask: Callable[[SimulatedNode, Any], Any], request: Any, timeout_seconds: float) -> Any:
+        asked_at = self._node.now()
+
+        def answer() -> Any:
+            self._machine.node.hears_time(self._node.peer_id, asked_at)
+            return ask(self._machine.node, request)
+
         def arm(resume: Resume) -> None:
             self._node.world.network.call(
                 self._node.machine,
                 self._machine,
-                lambda: ask(self._machine.node, request),
+                answer,
                 resume,
                 lambda why: resume(error=Unreachable(why)),
                 timeout_seconds,

@@ -18,7 +18,7 @@ from spes_peer.run.records import BlockName, Record, SealedRecord, first_record
 from .invariants import Violation, Watch, recovery_seconds
 from .machine import Machine
 from .network import Events, Network, Process
-from .node import invented
+from .node import SimulatedNode, invented
 from .stage import MadeUpIdentity, QuickSigner, Stage
 from .trace import Trace
 
@@ -99,8 +99,6 @@ class World:
         self.train_seconds = 100.0
         self.reconsiders = True
         """Whether peers look for a better subset with every record."""
-        self.clock_spread_seconds = 0.0
-        """Between the earliest and the latest clock."""
         self._holders: dict[str, dict[PeerId, None]] = {}
         for name in bootstraps:
             self.add(Machine(self, name, trains=False))
@@ -113,8 +111,6 @@ class World:
         for other in self.machines.values():
             if other.has_started and other is not machine:
                 other.node.entries[machine.peer_id] = None  # type: ignore[assignment]
-        offsets = [one.clock_offset_seconds for one in self.machines.values()]
-        self.clock_spread_seconds = max(offsets) - min(offsets)
         self.restart(machine)
         return machine
 
@@ -251,6 +247,15 @@ class World:
 
     # ---- what nodes find ----
 
+    def is_reached(self, one: Machine, by: Machine) -> bool:
+        """Whether a node on another machine answers."""
+        return one.has_started and not one.is_frozen and self.network.is_joined(one, by)
+
+    def any_reached_by(self, machine: Machine) -> SimulatedNode | None:
+        """A node on another machine that answers."""
+        nodes = [one.node for one in self.machines.values() if one is not machine and self.is_reached(one, machine)]
+        return self.dice.choice(nodes) if nodes else None
+
     def claims_seen_by(self, machine: Machine) -> dict[PeerId, Claim]:
         """Everybody else's claims, until their makers are dead for a ttl."""
         now, ttl_seconds = self.events.now, self.layout.manifest.timing.dht_ttl_seconds
@@ -267,11 +272,14 @@ class World:
         self._holders.setdefault(blob, {})[machine.peer_id] = None
 
     def can_fetch(self, machine: Machine, blob: str) -> bool:
+        """Whether somebody gives it; who does hears from the call what time it is for who asks."""
         holders = self._holders.get(blob, {})
         if machine.peer_id in holders:
             return True
-        candidates = (self.machines[peer] for peer in holders)
-        return any(one.is_alive and not one.is_frozen and self.network.is_joined(machine, one) for one in candidates)
+        nodes = [one.node for peer in holders if self.is_reached(one := self.machines[peer], machine)]
+        if nodes:
+            self.dice.choice(nodes).hears_time(machine.peer_id, machine.node.now())
+        return bool(nodes)
 
     # ---- time ----
 
@@ -314,7 +322,15 @@ class World:
         living = self.living
         up = {machine.peer_id for machine in living}
         num_dead = max(len(set(one.node.head.record.candidates) - up) for one in living)
-        return recovery_seconds(self.layout.manifest, num_dead, self.clock_spread_seconds)
+        return recovery_seconds(self.layout.manifest, num_dead, self.clock_seconds())
+
+    def clock_seconds(self) -> float:
+        """By which the clocks of those who live are apart, and by which the end of an open round is too late for who
+        has it: a clock was wrong when it began."""
+        nodes, timing = [machine.node for machine in self.living], self.layout.manifest.timing
+        clocks = [node.clock.time() for node in nodes]
+        late = max(node.head.record.deadline_at - node.clock.time() - timing.round_seconds for node in nodes)
+        return max(clocks) - min(clocks) + max(0.0, late)
 
     def where(self) -> str:
         """Where everybody stands, for who has to find out why."""
