@@ -140,9 +140,13 @@ class Node:
     def hears_time(self, peer: PeerId, their_time: float) -> None:
         """It is `their_time` for `peer`, by its word. It counts if the newest record names the peer: anybody can
         call."""
-        record = self.chain.head.record if self.chain.head else None
-        if record and peer != self.peer_id and (peer in record.members or peer in record.candidates):
+        if peer != self.peer_id and self.names(peer):
             self.clock.note(peer, their_time)
+
+    def names(self, peer: PeerId) -> bool:
+        """Whether the newest record does."""
+        record = self.chain.head.record if self.chain.head else None
+        return record is not None and (peer in record.members or peer in record.candidates)
 
     def take_time(self, now: float) -> None:
         """It is `now` for who introduces this node."""
@@ -230,7 +234,7 @@ class Node:
                 host=self,
                 holdings=self.holdings,
                 tls=self.tls,
-                listen=f"{settings.host}:{settings.ports.grpc}" if settings.inbound else None,
+                listen=f"{_bracketed(settings.host)}:{settings.ports.grpc}" if settings.inbound else None,
                 unix_path=self.folder.peer_socket,
                 traffic=self.traffic,
                 upload=Pace(settings.max_upload),

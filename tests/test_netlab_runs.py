@@ -1,0 +1,59 @@
+"""Real peers in the lab: whatever routers and addresses they have, three rounds are completed."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from netlab.lab import Host, Lab, lab, needs_lab
+from real_swarm import Place, Run, organize, place, small_run, until
+
+__all__ = ["lab", "place"]
+
+pytestmark = [pytest.mark.slow, needs_lab]
+
+NUM_ROUNDS = 3
+IDLE_SECONDS = 35.0
+
+
+def organized_at(place: Place, host: Host, run_toml: str) -> Run:
+    """A run whose bootstrap node is `host`."""
+    return organize(place, run_toml, host.address, 4510, before=host.before)
+
+
+def join_at(run: Run, host: Host, name: str, *options: str) -> None:
+    run.befores[name] = host.before
+    run.join(name, *options)
+
+
+def complete(run: Run, names: Sequence[str], number: int) -> None:
+    for name in names:
+        run.until_round(name, number)
+    run.until_equal(*names)
+
+
+@pytest.mark.timeout(420)
+def test_peers_behind_routers_train_through_the_relay_whatever_their_routers_forget(place: Place, lab: Lab) -> None:
+    """Both routers forget what is quiet for 30 s, then everything at once, then one gets another public address."""
+    run = organized_at(place, lab.public(), small_run(min_peers=2))
+    cone, symmetric = lab.home("cone", forget_seconds=30), lab.home("symmetric", forget_seconds=30, delay_ms=10)
+    join_at(run, cone, "cone", "--no-inbound")
+    until(lambda: run.phase("cone") == "waiting", "the first waits for others")
+    time.sleep(IDLE_SECONDS)
+    join_at(run, symmetric, "symmetric", "--no-inbound")
+    complete(run, ["cone", "symmetric"], NUM_ROUNDS)
+    cone.forget()
+    symmetric.forget()
+    complete(run, ["cone", "symmetric"], run.newest_round("cone") + 2)
+    lab.move(cone)
+    complete(run, ["cone", "symmetric"], run.newest_round("cone") + 2)
+
+
+@pytest.mark.timeout(300)
+def test_peers_with_nothing_but_ipv6_train_and_pass_over_an_address_that_is_dead(place: Place, lab: Lab) -> None:
+    bootstrap = lab.public("6", has_dead=True)
+    run = organized_at(place, bootstrap, small_run(min_peers=2))
+    dead = run.address.replace(bootstrap.address, bootstrap.dead_address)
+    run.address = f"{dead},{run.address}"
+    join_at(run, lab.public("6"), "public")
+    join_at(run, lab.home(family="6"), "home", "--no-inbound")
+    complete(run, ["public", "home"], NUM_ROUNDS)
