@@ -100,7 +100,7 @@ class _Run:
         world.until_chains(lambda: self._certified_round() > certified_before, bound_seconds)
         recovery_seconds = world.events.now - started_at
         reached = self._certified_round()
-        world.until_chains(lambda: self._certified_round() >= reached + 2 or self._is_stuck, 2 * bound_seconds)
+        world.until_chains(lambda: self._all_have(reached + 2) or self._is_stuck, 2 * bound_seconds)
         if self._is_stuck:
             world.run(agreement_seconds(world.layout.manifest))
         world.watch.check_end([one.node for one in world.living])
@@ -119,6 +119,10 @@ class _Run:
 
     def _certified_round(self) -> int:
         return min(machine.node.chain.certified_round for machine in self.world.living)
+
+    def _all_have(self, round: int) -> bool:
+        """This record and what has been certified since, be it a moment ago."""
+        return self._certified_round() >= max(round, self.world.watch.newest)
 
     @property
     def _is_stuck(self) -> bool:
