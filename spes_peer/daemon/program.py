@@ -33,7 +33,7 @@ from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
-from spes_peer.ports import address_towards, choose_ports
+from spes_peer.ports import address_towards, choose_ports, ends_towards, is_hidden
 from spes_peer.process import on_signals
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
@@ -165,14 +165,18 @@ class Daemon:
         known: KnownNodes,
         stack: contextlib.AsyncExitStack,
     ) -> None:
-        host = self.settings.host or _own_address(introduction, arrival.addresses)
+        own, theirs = _ends_towards(introduction, arrival.addresses)
+        host = self.settings.host or own
+        is_behind_a_router = is_hidden(host, theirs)
+        if is_behind_a_router and self.settings.inbound:
+            logger.info("nobody in the run can dial this address, being reached through a relay address=%s", host)
         settings = NodeSettings(
             role=Role.VOLUNTEER,
             name=usable_name(self.settings.name),
             host=host,
             announce="",
             ports=choose_ports(host, self.settings.port),
-            inbound=self.settings.inbound,
+            inbound=self.settings.inbound and not is_behind_a_router,
             max_upload=self.settings.max_upload,
             max_download=self.settings.max_download,
         )
@@ -304,7 +308,7 @@ class Daemon:
 
     def _find_relays(self, node: Node) -> None:
         """Who cannot be dialled and was introduced by a volunteer hears of the organizer's relays here."""
-        if self.settings.inbound or node.libp2p is None or node.chain.head is None:
+        if node.settings.inbound or node.libp2p is None or node.chain.head is None:
             return
         organizers = node.chain.record(0).sealed.record.candidates
         entries = [node.entries[peer] for peer in organizers if peer in node.entries]
@@ -373,12 +377,15 @@ class Daemon:
         return status
 
 
-def _own_address(introduction: Introduction | None, addresses: Sequence[NodeAddress]) -> str:
-    """This machine's on the way to the others. Without an introduction no name is looked up: that may take long."""
+def _ends_towards(introduction: Introduction | None, addresses: Sequence[NodeAddress]) -> tuple[str, str]:
+    """This machine's address on the way to the others, and one of theirs. Without an introduction no name is looked up:
+    that may take long."""
     if introduction is not None:
-        return address_towards(introduction.address.host, introduction.address.port)
+        return ends_towards(introduction.address.host, introduction.address.port)
     numeric = [address.endpoint for address in addresses if address.endpoint.ip_version]
-    return address_towards(numeric[0].host, numeric[0].port) if numeric else address_towards(_SOMEWHERE, 9)
+    if numeric:
+        return ends_towards(numeric[0].host, numeric[0].port)
+    return address_towards(_SOMEWHERE, 9), ""
 
 
 async def _hand_over(node: Node) -> None:
