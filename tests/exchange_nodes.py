@@ -42,6 +42,7 @@ class Node:
         self.traffic = Traffic()
         self.holdings = holdings(BlobStore(folder / "blobs"))
         self.ahead_seconds = 0.0
+        self.named: set[PeerId] = set()
         self.heard_times: list[tuple[PeerId, float]] = []
         self.connections = Connections(self.signer, self.traffic, open_tunnel, now=lambda: self.now())
         self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds=1.0)
@@ -87,6 +88,9 @@ class Node:
 
     def hears_time(self, peer: PeerId, their_time: float) -> None:
         self.heard_times.append((peer, their_time))
+
+    def names(self, peer: PeerId) -> bool:
+        return peer in self.named
 
     def description(self) -> Description:
         assert self.described is not None

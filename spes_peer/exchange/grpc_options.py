@@ -4,7 +4,7 @@ The defaults are made for data centres: a frozen peer goes unnoticed for a minut
 and a proxy variable in somebody's shell breaks dialling by IP.
 """
 
-from spes_peer.exchange.limits import MAX_CALLS, MAX_MESSAGE_BYTES
+from spes_peer.exchange.limits import HANDSHAKE_SECONDS, MAX_CALLS, MAX_MESSAGE_BYTES, max_connections
 from spes_peer.identity import TLS_SERVER_NAME
 
 Options = list[tuple[str, str | int]]
@@ -24,6 +24,8 @@ SERVER: Options = [
     ("grpc.so_reuseport", 0),  # else a second server takes half the calls of the first
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # below keepalive_time_ms, or pings count as abuse
     ("grpc.max_concurrent_streams", MAX_CALLS),  # per connection
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1_000),
+    ("grpc.max_allowed_incoming_connections", max_connections()),
 ]
 
 CHANNEL: Options = [

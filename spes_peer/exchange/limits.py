@@ -1,8 +1,9 @@
 """Every bound of the exchange, with its reason; and the slots that keep one caller from taking all of a server."""
 
 import contextlib
+import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from spes_peer.errors import Unreachable
 from spes_peer.identity import PeerId
@@ -15,10 +16,20 @@ MAX_BLOB_BYTES = 64 << 30  # the digests of 65,536 pieces are 2 MiB: one message
 MAX_RECORDS_PER_CALL = 1_000
 
 MAX_CALLS = 1_024  # of a server, of all kinds
+MAX_CALLS_PER_CALLER = 48  # what a peer asks of one other: its fetches, and a few short calls
+MAX_CALLS_OF_STRANGERS = 768  # of all together whom the newest record does not name: the rest is left to those it does
+REQUEST_SECONDS = 10.0  # from a call to its request, which is small
+ATTENDED_SILENCE_SECONDS = 300.0  # who attends sends a beat every few seconds
+MESSAGES_PER_SECOND = 500.0  # of one that attends; who sends more is read no faster
+MESSAGE_BURST = 5_000.0  # a report for each block of a large run
+COMPRESSED_MESSAGES = 250.0  # for how many one counts that is compressed: it may take a tenth of a second to unpack
 MAX_FETCHES = 128  # of all callers together: each holds a piece in memory
 MAX_FETCHES_PER_CALLER = 16
 FETCHES_PER_SOURCE = 4  # what we ask one source for at a time; far below what it allows
 SOURCES_PER_BLOB = 4
+
+HANDSHAKE_SECONDS = 20  # for TLS, also through a relay; who has not shaken hands by then is hung up on
+_MOST_CONNECTIONS = 4_096
 
 DIAL_SECONDS = 4.0  # per direct address: one that cannot be reached costs no more than this
 MAX_DIALLED_ADDRESSES = 4  # of a peer: an entry may name many that lead nowhere
@@ -26,6 +37,12 @@ TUNNEL_SECONDS = 20.0  # a stream through a relay takes several round trips
 SHORT_CALL_SECONDS = 10.0  # for an answer that needs no work
 SEND_STALL_SECONDS = 60.0  # a caller that takes nothing of what it asked for; above every manifest's fetch stall in use
 MAX_BACKOFF_SECONDS = 30.0
+
+
+def max_connections() -> int:
+    """That a server takes: half of the descriptors that this process may have, so that files can still be opened."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, soft // 2)
 
 
 class Busy(Unreachable):
@@ -44,10 +61,26 @@ class Slots:
     def hold(self, caller: PeerId) -> Iterator[None]:
         """A slot for as long as the block runs, or `Busy`."""
         if self._taken[caller] >= self._per_caller or self._taken.total() >= self._total:
-            raise Busy("too many fetches at once; ask again later")
+            raise Busy("too many calls at once; ask again later")
         self._taken[caller] += 1
         try:
             yield
         finally:
             self._taken[caller] -= 1
             self._taken += Counter()  # forgets callers at zero
+
+
+class MessagePace:
+    """Lets one talker through at a rate, after a burst: how long to wait before the next message is read."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._left = MESSAGE_BURST
+        self._at = now()
+
+    def pause_seconds(self, messages: float) -> float:
+        """After so many messages."""
+        now = self._now()
+        self._left = min(MESSAGE_BURST, self._left + (now - self._at) * MESSAGES_PER_SECOND) - messages
+        self._at = now
+        return max(0.0, -self._left / MESSAGES_PER_SECOND)

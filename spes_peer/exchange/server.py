@@ -6,18 +6,20 @@ caller sends is bounded and checked here; what this node *is* (`Host`) is the da
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spes_peer.blobs import num_pieces_of
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMissing, SpesError, Unreachable
@@ -26,11 +28,17 @@ from spes_peer.exchange.addresses import Endpoint, parse_endpoint
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import (
+    ATTENDED_SILENCE_SECONDS,
+    COMPRESSED_MESSAGES,
     MAX_CALLS,
+    MAX_CALLS_OF_STRANGERS,
+    MAX_CALLS_PER_CALLER,
     MAX_PIECES_PER_REQUEST,
     MAX_RECORDS_PER_CALL,
+    REQUEST_SECONDS,
     SEND_STALL_SECONDS,
     Busy,
+    MessagePace,
     Slots,
 )
 from spes_peer.exchange.pace import Pace
@@ -39,10 +47,9 @@ from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
-from spes_peer.run.signed import Signed
-from spes_peer.wire import convert
+from spes_peer.run.signed import Signed, is_packed
+from spes_peer.wire import convert, peer_pb2, signed_pb2
 from spes_peer.wire.peer_pb2 import (
-    DescribeRequest,
     FetchReply,
     FetchRequest,
     HaveReply,
@@ -52,13 +59,13 @@ from spes_peer.wire.peer_pb2 import (
     SnapshotsRequest,
     StandingRequest,
 )
-from spes_peer.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
 
 M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 _OUTBOX_MESSAGES = 1_000  # a member that is so far behind does not read
 _MAX_SOCKET_PATH_BYTES = 100  # the kernel takes 107
+_MAX_REASON_CHARACTERS = 400  # of what a caller said, some is in it
 Context = Any  # grpc.aio.ServicerContext
 
 
@@ -76,6 +83,9 @@ class Host(Protocol):
 
     def hears_time(self, peer: PeerId, their_time: float) -> None:
         """It is `their_time` for a peer that calls; it is not answered if that is too far from `now`."""
+
+    def names(self, peer: PeerId) -> bool:
+        """Whether the newest record does: others are strangers, who may not take all that there is."""
 
     def description(self) -> Description:
         """For newcomers; the only answer that needs no token."""
@@ -120,7 +130,7 @@ class PeerServer:
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        add_PeerServicer_to_server(_Service(host, holdings, traffic, upload or Pace()), server)  # type: ignore[no-untyped-call]
+        server.add_generic_rpc_handlers((_handlers(_Service(host, holdings, traffic, upload or Pace())),))
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
             port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
@@ -168,26 +178,64 @@ _CODES: list[tuple[type[SpesError], grpc.StatusCode]] = [
 ]
 
 
-def _answering(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Our errors become status codes; a fault of our own is logged and told to nobody."""
+def _handlers(service: "_Service") -> "grpc.GenericRpcHandler[Any, Any]":
+    """The calls of proto/peer.proto. On the wire they are as the generated code has them; but here each is taken by
+    its token before anything of it is read, and what is read must come in time."""
+    described = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
+    return grpc.method_handlers_generic_handler(
+        described.full_name, {method.name: _handler(service, method) for method in described.methods}
+    )
 
-    @functools.wraps(method)
-    async def answer(self: "_Service", request: Any, context: Context) -> Any:
+
+def _handler(service: "_Service", described: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":
+    method = getattr(service, described.name)
+    request_class = GetMessageClass(described.input_type)
+
+    async def answer(incoming: AsyncIterator[bytes], context: Context) -> Any:
         try:
-            return await method(self, request, context)
+            if described.name == "Describe":  # the only call without a token; its request says nothing that counts
+                return await method(None, None)
+            with service.line(context) as line:
+                if described.client_streaming:
+                    return await method(incoming, line)
+                return await method(await _request(incoming, request_class, line), line)
         except SpesError as error:
             code = next(code for kind, code in _CODES if isinstance(error, kind))
-            await context.abort(code, str(error))
+            await context.abort(code, str(error)[:_MAX_REASON_CHARACTERS])
         except (grpc.aio.AbortError, grpc.RpcError):
             raise
         except Exception:
-            logger.exception("a call failed method=%s", method.__name__)
+            logger.exception("a call failed method=%s", described.name)
             await context.abort(grpc.StatusCode.INTERNAL, "failed")
 
-    return answer
+    make = grpc.stream_stream_rpc_method_handler if described.server_streaming else grpc.stream_unary_rpc_method_handler
+    return make(answer, response_serializer=lambda message: message.SerializeToString())
 
 
-class _Service(PeerServicer):
+async def _request(incoming: AsyncIterator[bytes], request_class: type[Message], line: "_Line") -> Message:
+    """The one message of a call; `BadMessage` for one that does not come, or is none."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            content = await anext(incoming, None)
+    except TimeoutError:
+        raise BadMessage(f"a call whose request does not come in {REQUEST_SECONDS:g} s") from None
+    if content is None:
+        raise BadMessage("a call without a request")
+    request = _parsed(request_class, content)
+    if len(UnknownFieldSet(request)):
+        raise BadMessage(f"a {request.DESCRIPTOR.name} with fields that this version does not know")
+    line.count_received(request)
+    return request
+
+
+def _parsed(message_class: type[M], content: bytes) -> M:
+    try:
+        return message_class.FromString(content)
+    except DecodeError:
+        raise BadMessage(f"bytes that are not a {message_class.DESCRIPTOR.name}") from None
+
+
+class _Service:
     """The calls of proto/peer.proto."""
 
     def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace) -> None:
@@ -196,39 +244,32 @@ class _Service(PeerServicer):
         self._traffic = traffic
         self._upload = upload
         self._slots = Slots(upload.num_at_once)
+        self._calls = Slots(MAX_CALLS, MAX_CALLS_PER_CALLER)
+        self._strangers = Slots(MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_CALLER)
+        self._attending: dict[PeerId, asyncio.Event] = {}
+        """Set when the caller attends by a newer call."""
 
-    @_answering
-    async def Describe(self, request: DescribeRequest, context: Context) -> Any:
+    async def Describe(self, _request: None, _line: None) -> Any:
         return convert.to_message(self._host.description())
 
-    @_answering
-    async def Stand(self, request: StandingRequest, context: Context) -> Any:
-        line = self._line(request, context)
+    async def Stand(self, request: StandingRequest, line: "_Line") -> Any:
         return line.counted(convert.to_message(self._host.standing()))
 
-    @_answering
-    async def Records(self, request: RecordsRequest, context: Context) -> None:
-        line = self._line(request, context)
+    async def Records(self, request: RecordsRequest, line: "_Line") -> None:
         for record in islice(self._host.records_from(request.from_round), MAX_RECORDS_PER_CALL):
             await line.write(convert.to_message(record))
 
-    @_answering
-    async def ListSnapshots(self, request: SnapshotsRequest, context: Context) -> Snapshots:
-        line = self._line(request, context)
+    async def ListSnapshots(self, request: SnapshotsRequest, line: "_Line") -> Snapshots:
         reply = Snapshots()
         for snapshot in self._host.snapshots():
             reply.snapshots.append(convert.to_message(snapshot))  # type: ignore[arg-type]
         return line.counted(reply)
 
-    @_answering
-    async def Have(self, request: HaveRequest, context: Context) -> HaveReply:
-        line = self._line(request, context)
+    async def Have(self, request: HaveRequest, line: "_Line") -> HaveReply:
         have = self._holdings.have(request.name)
         return line.counted(HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap()))
 
-    @_answering
-    async def Fetch(self, request: FetchRequest, context: Context) -> None:
-        line = self._line(request, context)
+    async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
@@ -244,15 +285,19 @@ class _Service(PeerServicer):
                     await self._upload.take(len(chunk))
                     await line.write(FetchReply(piece=index, content=chunk))
 
-    @_answering
-    async def Attend(self, request_iterator: AsyncIterator[Any], context: Context) -> None:
-        line = self._line(None, context)
+    async def Attend(self, request_iterator: AsyncIterator[bytes], line: "_Line") -> None:
+        if (older := self._attending.get(line.caller)) is not None:
+            older.set()
+        replaced = self._attending[line.caller] = asyncio.Event()
         outbox: asyncio.Queue[Signed] = asyncio.Queue(_OUTBOX_MESSAGES)
         writing = asyncio.create_task(_write_all(line, outbox))
         incoming = _signed(request_iterator, line)
         talking = asyncio.create_task(self._host.attend(line.caller, incoming, _sender(outbox, writing)))
+        waiting = asyncio.create_task(replaced.wait())
         try:
-            await asyncio.wait((writing, talking), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((writing, talking, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if replaced.is_set():
+                raise Unreachable("you attend by a newer call")
             if not talking.done():
                 raise Unreachable("you do not read what you are sent")
             with contextlib.suppress(TimeoutError):
@@ -260,21 +305,25 @@ class _Service(PeerServicer):
                     await outbox.join()
             talking.result()
         finally:
-            for task in (writing, talking):
+            if self._attending.get(line.caller) is replaced:
+                del self._attending[line.caller]
+            for task in (writing, talking, waiting):
                 task.cancel()
-            await asyncio.gather(writing, talking, return_exceptions=True)
+            await asyncio.gather(writing, talking, waiting, return_exceptions=True)
 
-    def _line(self, request: Message | None, context: Context) -> "_Line":
-        """The call, once its token is found good."""
+    @contextlib.contextmanager
+    def line(self, context: Context) -> Iterator["_Line"]:
+        """The call, once its token is found good, and unless its caller, or strangers together, have too many."""
         tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
         token = open_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id)
         self._host.hears_time(token.caller, token.made_at)
         token.check_time(self._host.now())
         transport: Transport = "libp2p" if context.peer().startswith("unix") else "grpc"
-        line = _Line(token.caller, transport, context, self._traffic)
-        if request is not None:
-            line.count_received(request)
-        return line
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._calls.hold(token.caller))
+            if not self._host.names(token.caller):
+                held.enter_context(self._strangers.hold(token.caller))
+            yield _Line(token.caller, transport, context, self._traffic)
 
 
 @dataclass(frozen=True)
@@ -302,10 +351,22 @@ class _Line:
             raise Unreachable("you do not read what you are sent") from None
 
 
-async def _signed(messages: AsyncIterator[Any], line: _Line) -> AsyncIterator[Signed]:
-    async for message in messages:
+async def _signed(messages: AsyncIterator[bytes], line: _Line) -> AsyncIterator[Signed]:
+    """What one that attends says, read no faster than at its pace."""
+    pace = MessagePace(asyncio.get_running_loop().time)
+    while True:
+        try:
+            async with asyncio.timeout(ATTENDED_SILENCE_SECONDS):
+                content = await anext(messages, None)
+        except TimeoutError:
+            raise Unreachable(f"you have said nothing for {ATTENDED_SILENCE_SECONDS:g} s") from None
+        if content is None:
+            return
+        message = _parsed(signed_pb2.Signed, content)
         line.count_received(message)
         yield convert.from_message(Signed, message)
+        if pause_seconds := pace.pause_seconds(COMPRESSED_MESSAGES if is_packed(message.body) else 1.0):
+            await asyncio.sleep(pause_seconds)
 
 
 def _sender(outbox: "asyncio.Queue[Signed]", writing: "asyncio.Task[None]") -> Callable[[Signed], None]:

@@ -8,6 +8,10 @@ from spes_peer.identity import PeerId
 
 Transport = Literal["grpc", "libp2p"]
 
+MAX_PEERS = 4_096
+"""That are counted each by itself."""
+OTHERS = PeerId("others")
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -28,13 +32,17 @@ class Traffic:
         self._sent: Counter[tuple[PeerId, Transport]] = Counter()
         self._received: Counter[tuple[PeerId, Transport]] = Counter()
 
+    def _named(self, peer: PeerId, transport: Transport, counter: Counter[tuple[PeerId, Transport]]) -> PeerId:
+        """`peer`, or nobody in particular: anybody can make keys without end."""
+        return peer if (peer, transport) in counter or len(counter) < MAX_PEERS else OTHERS
+
     def sent(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
         if peer != self._own:
-            self._sent[peer, transport] += num_bytes
+            self._sent[self._named(peer, transport, self._sent), transport] += num_bytes
 
     def received(self, peer: PeerId, transport: Transport, num_bytes: int) -> None:
         if peer != self._own:
-            self._received[peer, transport] += num_bytes
+            self._received[self._named(peer, transport, self._received), transport] += num_bytes
 
     def snapshot(self) -> "Traffic":
         """A copy that stands still."""

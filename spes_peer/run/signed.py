@@ -22,6 +22,7 @@ T = TypeVar("T")
 _DOMAIN = b"spes-peer message\0"
 _COMPRESSED = b"\xfd7zXZ\0"  # xz's magic; in protobuf the tag of a field 895, which is refused
 _COMPRESSED_FROM_BYTES = 4096
+_MOST_SIGNERS = 16_384  # far more than a run has peers
 _MAX_BODY_BYTES = 8 << 20  # what a message may have on the wire without compression
 
 
@@ -32,9 +33,14 @@ def pack(content: bytes) -> bytes:
     return lzma.compress(content, check=lzma.CHECK_NONE, preset=0)  # higher ones take longer and save nothing
 
 
+def is_packed(body: bytes) -> bool:
+    """Whether it must be decompressed."""
+    return body.startswith(_COMPRESSED)
+
+
 def unpack(body: bytes) -> bytes:
     """What `pack` was given; `BadMessage` for what it never gives, before that takes any memory."""
-    if not body.startswith(_COMPRESSED):
+    if not is_packed(body):
         return body
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_BODY_BYTES)
     try:
@@ -110,7 +116,8 @@ class Signer:
 
 @dataclass
 class ReplayGuard:
-    """Accepts each (peer, incarnation, counter) once and in rising order."""
+    """Accepts each (peer, incarnation, counter) once and in rising order; forgets who has said nothing for longest,
+    for anybody can make keys without end."""
 
     _newest: dict[PeerId, tuple[int, int]] = field(default_factory=dict)
 
@@ -119,4 +126,7 @@ class ReplayGuard:
         moment = (signed.incarnation, signed.counter)
         if moment <= self._newest.get(signed.peer_id, (-1, -1)):
             raise BadSignature(f"a {signed.kind} of {signed.peer_id} again, or out of order")
+        self._newest.pop(signed.peer_id, None)  # to the end
         self._newest[signed.peer_id] = moment
+        if len(self._newest) > _MOST_SIGNERS:
+            del self._newest[next(iter(self._newest))]
