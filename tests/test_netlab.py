@@ -272,14 +272,19 @@ def mbit_per_second(sender: Host, receiver: Host, seconds: float = 0.8) -> float
         flooding.close()
 
 
+def carries(mbit: float, sender: Host, receiver: Host) -> bool:
+    """Within 10 %, in one of three attempts: a busy machine sends and counts late."""
+    return any(mbit_per_second(sender, receiver) == pytest.approx(mbit, rel=0.1) for _ in range(3))
+
+
 @needs_lab
 def test_links_are_as_fast_as_they_were_asked_to_be(lab: Lab) -> None:
     quick, slow = lab.public(), lab.public(up_mbit=40, down_mbit=60)
     home = lab.home(up_mbit=20, down_mbit=30)
-    assert mbit_per_second(home, quick) == pytest.approx(20, rel=0.1)
-    assert mbit_per_second(quick, home) == pytest.approx(30, rel=0.1)
-    assert mbit_per_second(slow, quick) == pytest.approx(40, rel=0.1)
-    assert mbit_per_second(quick, slow) == pytest.approx(60, rel=0.1)
+    assert carries(20, home, quick)
+    assert carries(30, quick, home)
+    assert carries(40, slow, quick)
+    assert carries(60, quick, slow)
 
 
 @needs_lab
