@@ -215,11 +215,14 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def memory_by_kind() -> Iterator[tuple[str, int, int]]:
-    """Kind, process id and resident bytes of all that runs; what the bootstrap node runs are kinds of their own."""
+    """Kind, process id and bytes of its own of all that runs, without pages of files, of which a trainer maps its data;
+    what the bootstrap node runs are kinds of their own."""
     for process in marked():
         with contextlib.suppress(psutil.NoSuchProcess):
             is_bootstrap = _mark(process, _NODE_MARK) == BOOTSTRAP
-            yield f"{'bootstrap ' if is_bootstrap else ''}{kind_of(process)}", process.pid, process.memory_info().rss
+            memory = process.memory_info()
+            own_bytes = memory.rss - getattr(memory, "shared", 0)  # psutil says it on Linux alone
+            yield f"{'bootstrap ' if is_bootstrap else ''}{kind_of(process)}", process.pid, own_bytes
 
 
 def _all_marked() -> Iterator[tuple[psutil.Process, int]]:
