@@ -242,7 +242,7 @@ def test_a_ballot_survives_the_disk(head: SealedRecord) -> None:
 
 
 def test_a_ballot_of_another_version_is_refused_by_name(head: SealedRecord) -> None:
-    with pytest.raises(BadMessage, match="a ballot of version 7; this program reads 1"):
+    with pytest.raises(BadMessage, match="a ballot of version 7; this program reads 2"):
         Ballot.from_bytes(replaced(Ballot.behind(head), version=7).to_bytes())
 
 
