@@ -365,7 +365,7 @@ async def test_the_dht_identity_is_readable_by_its_owner_only(peers: list[Peer])
     assert (peers[0].folder / "dht.key").stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_daemons_side_imports_neither_hivemind_nor_torch() -> None:
+def test_the_daemons_side_imports_neither_hivemind_nor_torch() -> None:
     code = "import sys, spes_peer.membership.directory, spes_peer.membership.claims; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"hivemind", "torch", "libp2p", "trio"} & set(modules)
