@@ -230,7 +230,7 @@ class Coordinating:
             self._recertifying = None
             self._node.settle_late(certified)
             self._send(Outgoing(None, certified))
-        elif state.proposed is None and chosen(state, self._members) != state:
+        elif chosen(state, self._members) != state:
             self._ask_late(state)
 
     # ---- decisions ----

@@ -105,6 +105,11 @@ def bound_hash(votes: Iterable[Vote], num_voters: int) -> bytes:
     return min(signed, key=lambda hash: (-signed[hash], hash), default=b"")
 
 
+def opened_votes(votes: Iterable[Signed], head: SealedRecord) -> list[Vote]:
+    """What is in votes for the round behind `head`, each of which was checked when it came."""
+    return [signed.open(Vote, head.record.run_id) for signed in votes]
+
+
 def fault_in_owner(sender: PeerId, term: int, record: Record) -> str | None:
     """Why `sender` does not own this term of the round that `record` opened; None if it does."""
     if sender not in record.candidates:
@@ -146,8 +151,7 @@ def fault_in_votes(term: int, record_hash: bytes, votes: Iterable[Signed], head:
 
 def are_binding(votes: Iterable[Signed], head: SealedRecord) -> bool:
     """Whether these votes, found good by `fault_in_votes`, bind to a record."""
-    opened = [signed.open(Vote, head.record.run_id) for signed in votes]
-    return bound_hash(opened, len(head.record.roster)) != b""
+    return bound_hash(opened_votes(votes, head), len(head.record.roster)) != b""
 
 
 def fault_in_vote(vote: Vote, voter: PeerId, term: int, head: SealedRecord) -> str | None:

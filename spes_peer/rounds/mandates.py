@@ -6,12 +6,12 @@ more than half of the roster stay away until the stall time-out is over, who has
 coordinates without votes, and makes an uncertified record.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
-from spes_peer.rounds.election import Mandate, bound_hash, fault_in_vote, owner_of
+from spes_peer.rounds.election import Mandate, bound_hash, fault_in_vote, opened_votes, owner_of
 from spes_peer.rounds.messages import Appeal, Referral, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Closing, Coordinator, Outgoing, Step
 from spes_peer.run.certificates import is_more_than_half, stalled_at
@@ -88,7 +88,7 @@ def take_vote(state: Coordinator, signed: Signed, vote: Vote) -> Coordinator | s
 
 def take_signed_before(state: Coordinator, message: SignedBefore, sealed: SealedRecord) -> Coordinator | str:
     """A record that a vote names; anything else is not kept."""
-    named = {vote.record_hash for vote in _opened(state.mandate.votes.values(), state.head.record.run_id)}
+    named = {vote.record_hash for vote in opened_votes(state.mandate.votes.values(), state.head)}
     if message.round != state.head.round or sealed.hash not in named:
         return "a record that no vote names"
     if sealed.record.previous_hash != state.head.hash:
@@ -97,10 +97,6 @@ def take_signed_before(state: Coordinator, message: SignedBefore, sealed: Sealed
         state,
         mandate=replace(state.mandate, signed_before={**state.mandate.signed_before, sealed.hash: sealed}),
     )
-
-
-def _opened(votes: Iterable[Signed], run_id: bytes) -> list[Vote]:
-    return [signed.open(Vote, run_id) for signed in votes]  # each was checked when it came
 
 
 def seek_mandate(state: Coordinator, now: float) -> Step:
@@ -131,7 +127,7 @@ def _is_overtaken(state: Coordinator) -> bool:
 def _elected(state: Coordinator, now: float) -> Coordinator:
     """With the term, and the proposal that it is bound to; the same as before while the bytes of that are missing."""
     mandate = state.mandate
-    votes = _opened(mandate.votes.values(), state.head.record.run_id)
+    votes = opened_votes(mandate.votes.values(), state.head)
     bound = bound_hash(votes, len(state.head.record.roster))
     own = state.phase.proposal if isinstance(state.phase, Closing) else None
     proposal = own if own is not None and bound in (b"", own.hash) else mandate.signed_before.get(bound)

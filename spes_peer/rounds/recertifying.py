@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
-from spes_peer.rounds.election import bound_hash, fault_in_vote, is_first_without_voters, next_term_of, owner_of
+from spes_peer.rounds.election import (
+    bound_hash,
+    fault_in_vote,
+    is_first_without_voters,
+    next_term_of,
+    opened_votes,
+    owner_of,
+)
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Outgoing
 from spes_peer.run.certificates import electorate, is_certified_by, is_more_than_half
@@ -36,10 +43,6 @@ class Recertifying:
     proposed: SealedRecord | None = None
     """Once votes allow one; it does not change in a term."""
     signatures: Mapping[PeerId, Signed] = field(default_factory=dict)
-
-    @property
-    def opened_votes(self) -> list[Vote]:
-        return [signed.open(Vote, self.base.record.run_id) for signed in self.votes.values()]
 
 
 def certifiers(base: Record) -> frozenset[PeerId]:
@@ -79,7 +82,7 @@ def chosen(state: Recertifying, here: Collection[PeerId]) -> Recertifying:
     roster = state.base.record.members
     if not is_more_than_half(len(state.votes), of=len(roster)):
         return state
-    bound = bound_hash(state.opened_votes, len(roster))
+    bound = bound_hash(opened_votes(state.votes.values(), state.base), len(roster))
     if bound in (b"", state.standing.hash):
         return replace(state, proposed=state.standing)
     if not roster.intersection(here) <= state.votes.keys():
@@ -108,7 +111,8 @@ def with_vote(state: Recertifying, signed: Signed, vote: Vote) -> Recertifying:
 
 def with_signed_before(state: Recertifying, message: SignedBefore, sealed: SealedRecord) -> Recertifying:
     """A record that a vote names; anything else is not kept."""
-    if message.round != state.base.round or sealed.hash not in {vote.record_hash for vote in state.opened_votes}:
+    named = {vote.record_hash for vote in opened_votes(state.votes.values(), state.base)}
+    if message.round != state.base.round or sealed.hash not in named:
         return state
     if sealed.record.previous_hash != state.base.hash:
         return state
