@@ -16,6 +16,7 @@ import torch
 
 from spes_peer.data.sampler import Batch, Sampler
 from spes_peer.errors import BadConfiguration, BlobMissing, SpesError, UserError
+from spes_peer.experiment import runner
 from spes_peer.experiment.cell import run_cell
 from spes_peer.experiment.config import Cell, Experiment, parse_experiment
 from spes_peer.experiment.curves import draw_curves
@@ -396,6 +397,35 @@ def test_a_wrong_command_is_one_line(tmp_path: Path) -> None:
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert complaint in done.stderr
     assert run("--example").stdout == EXAMPLE
+
+
+class _Nobody:
+    """Is told how it goes and does not care."""
+
+    def started(self, cell: Cell) -> None: ...
+
+    def went_on(self, cell: Cell, rounds_done: int, held_out_loss: float) -> None: ...
+
+    def finished(self, cell: Cell, result: CellResult) -> None: ...
+
+    def failed(self, cell: Cell, reason: str) -> None: ...
+
+
+def test_an_interruption_in_the_middle_of_a_start_ends_the_process_that_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = [], runner._start
+
+    def interrupted(*arguments: Any) -> Any:
+        one = start(*arguments)
+        started.append(one.process)
+        signal.raise_signal(signal.SIGINT)  # before anybody has noted the process
+        return one
+
+    monkeypatch.setattr(runner, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_cells((arm_cell(""),), tmp_path, 1, _Nobody())
+    assert [process.is_alive() for process in started] == [False]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ def run_cells(cells: tuple[Cell, ...], folder: Path, jobs: int, progress: Progre
     with _ended(running):
         while to_do or running:
             while to_do and len(running) < jobs:
-                running.append(_start(context, to_do.pop(0), folder))
+                with _uninterrupted():  # or a process runs that nobody knows of
+                    running.append(_start(context, to_do.pop(0), folder))
                 progress.started(running[-1].cell)
             wait([one.said for one in running], _WAIT_SECONDS)
             for one in tuple(running):
@@ -112,6 +114,19 @@ def _hear(one: _Running, progress: Progress) -> None:
 
 
 @contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interruption meanwhile comes right after. A blocked signal would not do: multiprocessing unblocks it."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
 def _ended(running: list[_Running]) -> Iterator[None]:
     """Leave no process behind, whatever happens."""
     try:
@@ -151,4 +166,7 @@ def _work(cell: Cell, folder: Path, says: Connection) -> None:
 
 
 def _say(says: Connection, what: dict[str, object]) -> None:
-    says.send_bytes(json.dumps(what).encode())
+    try:
+        says.send_bytes(json.dumps(what).encode())
+    except BrokenPipeError:  # who wants to know is gone
+        sys.exit(1)
