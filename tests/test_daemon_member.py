@@ -248,6 +248,19 @@ async def test_a_paused_start_within_a_round_that_is_resumed_asks_for_its_place_
         assert request.subsets == (0,)
 
 
+async def test_who_was_resumed_while_it_attended_nobody_tells_the_coordinator_that_it_stays(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.chain.append(following(node, node.identity))
+    scene = Scene(node, monkeypatch)
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        scene.member.pause()
+        scene.member.resume()  # a message that reaches nobody
+        said = scene.member.follower.attendance.on_open()
+        assert [one.subsets for one in said if isinstance(one, AdmissionRequest)] == [(0,)]
+
+
 async def test_without_a_coordinator_the_wait_says_so(scene: Scene) -> None:
     async with scene.living():
         await eventually(lambda: scene.phases.name == "waiting")

@@ -242,11 +242,6 @@ class Member:
             self.follower.send(self._admission_request())
 
     @property
-    def _wants_others(self) -> bool:
-        """Whether it has claimed other subsets than the roster gives it."""
-        return self._work is not None and self.claiming.subsets != self._work.entry.subsets
-
-    @property
     def _may_reconsider(self) -> bool:
         return self._work is not None and not (self.is_paused or self._is_leaving)
 
@@ -332,7 +327,7 @@ class Member:
         """What a coordinator that just met us must know."""
         if self._is_leaving or self.is_paused:
             yield Departure("leaving" if self._is_leaving else "paused")
-        elif self.claiming.subsets and (self._wants_a_place or self._wants_others):
+        elif self.claiming.subsets:  # also of a member: it may have heard us depart, and not that we stay
             yield self._admission_request()
         else:
             yield self._beat()

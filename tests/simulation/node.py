@@ -538,10 +538,9 @@ class Volunteer(SimulatedNode):
 
     def still_to_say(self) -> Iterable[Any]:
         work = self._work
-        wants_others = work is not None and self.subsets != work.entry.subsets
         if self.is_leaving or self.machine.is_paused:
             yield Departure("leaving" if self.is_leaving else "paused")
-        elif self.subsets and (self._wants_a_place or wants_others):
+        elif self.subsets:
             yield self._request()
         else:
             yield Beat(self.head.round, "here", 0)

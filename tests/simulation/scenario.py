@@ -1,4 +1,4 @@
-"""Random runs: some forty minutes in which everything goes wrong, then peace, and what must come of it.
+"""Random runs: a quarter of an hour in which everything goes wrong, then peace, and what must come of it.
 
 The seed decides all: how many nodes, how fast, how far their clocks are off, what happens to whom and when.
 """
@@ -18,7 +18,7 @@ from .node import Volunteer
 from .stage import Stage, on_stage
 from .world import World, small_layout
 
-FAULTS_SECONDS = 2400.0
+FAULTS_SECONDS = 900.0
 _POINTS = ("kept a proposal", "kept a ballot", "kept a record")
 _MOST_PEERS = 12
 
@@ -97,7 +97,7 @@ class _Run:
         self._make_peace()
         started_at, certified_before = world.events.now, world.watch.newest
         bound_seconds, clock_seconds = world.recovery_seconds(), world.clock_seconds()
-        world.until_chains(lambda: self._certified_round() > certified_before, bound_seconds)
+        world.until_chains(lambda: self._certified_round() > certified_before or self._is_stuck, bound_seconds)
         recovery_seconds = world.events.now - started_at
         reached = self._certified_round()
         world.until_chains(lambda: self._all_have(reached + 2) or self._is_stuck, 2 * bound_seconds)
@@ -184,6 +184,10 @@ class _Run:
     def _for(self, low: float, high: float, end: Callable[[], None]) -> None:
         """What was done is undone after a while."""
         self._soon(end, low * (high / low) ** self.dice.random())
+
+    def _tell(self, node: Machine, what: Callable[[], None]) -> None:
+        """It hears it once it is not frozen; at peace its owner has thought better of it."""
+        self.world.events.after(0.0, node, lambda: None if self.is_peace else what())
 
     def _misfortune(self) -> None:
         self.num_faults += 1
@@ -281,7 +285,7 @@ class _Run:
         node = self._one()
         if node.has_started and isinstance(node.node, Volunteer):
             self.world.note(f"{node.name} is told to leave")
-            self.world.events.after(0.0, node, node.node.leave)
+            self._tell(node, node.node.leave)
             self._for(100.0, 1000.0, lambda: self.world.restart(node))
 
     def _hinder(self) -> None:
@@ -296,7 +300,7 @@ class _Run:
         node = self._one()
         if node.has_started and isinstance(node.node, Volunteer) and not node.is_paused:
             self.world.note(f"{node.name} is told to pause")
-            self.world.events.after(0.0, node, node.node.pause)
+            self._tell(node, node.node.pause)
             self._for(30.0, 600.0, lambda: self.world.events.after(0.0, node, self._resume, node))
 
 
