@@ -314,8 +314,13 @@ def test_owners_come_and_go_and_every_subset_is_trained(place: Place) -> None:
     run.join("bo")
     until_on_roster(run, "ada", "ada", "bo")
     run.join("cy", "--max-subsets", "2")
-    record = until_on_roster(run, "ada", "ada", "bo", "cy")
-    assert [len(record.owners_of(subset)) for subset in range(3)] == [1, 1, 1]
+    until_on_roster(run, "ada", "ada", "bo", "cy")
+    until_record(
+        run,
+        "ada",
+        lambda record: [len(record.owners_of(subset)) for subset in range(3)] == [1, 1, 1],
+        "every subset has one owner",
+    )
     until_all_train(run, "ada", "bo", "cy")
 
     # the only owner of a subset dies: who has room trains it within the lease
