@@ -427,7 +427,7 @@ def short_folder() -> Iterator[Path]:
 @pytest.mark.timeout(500)
 def test_a_run_under_chaos_loses_no_certified_round_and_leaves_nothing(short_folder: Path) -> None:
     report_file = short_folder / "report.json"
-    options = ["--peers", "4", "--minutes", "2", "--fault-every", "15", "--seed", "1", "--report", str(report_file)]
+    options = ["--peers", "4", "--minutes", "1.3", "--fault-every", "12", "--seed", "1", "--report", str(report_file)]
     with chaos(short_folder, *options) as process:
         code = process.wait(timeout=480)
         said = (short_folder / "chaos.log").read_text()
@@ -438,7 +438,7 @@ def test_a_run_under_chaos_loses_no_certified_round_and_leaves_nothing(short_fol
     assert (report["rounds_lost"], report["roots_equal"], report["orphans"]) == (0, True, 0)
     assert report["unexpected_ends"] == []
     assert report["num_faults"] >= 5
-    assert report["rounds_completed"] >= 10
+    assert report["rounds_completed"] >= 6
     assert report["goodput"] > 0.5
     assert sorted(path.name for path in short_folder.iterdir()) == ["chaos.log", "report.json"]
 

@@ -663,13 +663,13 @@ def test_thousands_of_random_runs_break_nothing() -> None:
     results = list(check(range(1000, 3000)))
     assert [result for result in results if isinstance(result, str)] == []
     outcomes = [result for result in results if isinstance(result, Outcome)]
-    assert sum(outcome.rounds_certified for outcome in outcomes) > 20_000
+    assert sum(outcome.rounds_certified for outcome in outcomes) > 16_000
     assert sum(outcome.rounds_lost for outcome in outcomes) > 500  # minorities did go on
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_misfortunes_break_nothing_among_a_hundred_and_twenty(seed: int) -> None:
     """Ten times the peers, ten times as often."""
     outcome = random_run(seed, num_peers=120)
