@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from spes_peer.bench.command import add_bench_command, add_sync_arguments
+from spes_peer.bench.command import add_bench_command, add_report_arguments
 from spes_peer.bench.sync import run_bench
 from spes_peer.errors import BadConfiguration
 
 
 def options(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_sync_arguments(parser)
+    add_report_arguments(parser)
     return parser.parse_args(["--quick", *arguments])
 
 

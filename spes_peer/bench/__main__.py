@@ -1,9 +1,9 @@
 """The process that `spes-peer bench` starts."""
 
 import argparse
+import importlib
 import sys
 
-from spes_peer.bench import sync, trainer
 from spes_peer.bench.command import add_subjects
 from spes_peer.errors import SpesError
 
@@ -13,7 +13,7 @@ def main() -> int:
     add_subjects(parser)
     options = parser.parse_args()
     try:
-        (trainer if options.subject == "trainer" else sync).run_bench(options)
+        importlib.import_module(f"spes_peer.bench.{options.subject}").run_bench(options)  # not all need torch
     except SpesError as error:
         print(f"spes-peer bench: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

@@ -30,18 +30,25 @@ def add_subjects(parser: argparse.ArgumentParser) -> None:
         description="Measures what is done to blocks, on one core and interleaved, and prints GB/s of fp32 values"
         " beside what a plain copy of them reaches.",
     )
-    add_sync_arguments(sync)
+    add_report_arguments(sync)
+    exchange = subjects.add_parser(
+        "exchange",
+        help="blobs over loopback, slow links, a relay, and in a swarm",
+        description="Measures fetches beside plain tools in the same run. Slow links are made of network namespaces,"
+        " which need Linux, root, iproute2 and iperf3; what cannot be measured is skipped, and the report says why.",
+    )
+    add_report_arguments(exchange)
 
 
 def add_trainer_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench.trainer.run_bench`."""
     parser.add_argument("--preset", choices=PRESETS, default="spes-1b", help="whose shapes (default: %(default)s)")
     parser.add_argument("--device", default="", help="such as cpu or cuda:0 (default: a GPU where there is one)")
-    add_sync_arguments(parser)
+    add_report_arguments(parser)
 
 
-def add_sync_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench.sync.run_bench`."""
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench.sync.run_bench` and `bench.exchange.run_bench`, which every subject has."""
     parser.add_argument("--report", metavar="FILE.json", help="write the figures here too")
     parser.add_argument("--quick", action="store_true", help="small shapes and few repeats: whether it works, no more")
 

@@ -5,12 +5,14 @@ bridge, healing plugs them back. Connections see what they would see of a broken
 namespaces, so nothing can collide with this machine's own network, and what is removed with them is everything. Their
 names carry the process id of their maker: what a killed maker left is removed by the next one.
 
-Needs Linux, root, and `ip` of iproute2.
+Needs Linux, root, and `ip` of iproute2; for links that are shaped, its `tc` too.
 """
 
 import logging
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +28,19 @@ _COMMAND_SECONDS = 20.0
 _BITS = 24
 _MAX_NODES = 250
 _TOGETHER, _APART = "together", "apart"
+# Of a shaped link: what passes at once, at least, which also makes up for a busy machine that sends late, and how long
+# its queue may become, as in a router at home.
+_LINK_BURST_BYTES = 16 << 10
+_LINK_BURST_SECONDS = 0.02
+_LINK_QUEUE_MILLISECONDS = 100
+
+
+def missing() -> str:
+    """Why this machine cannot have network namespaces with shaped links; empty if it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces need Linux and root"
+    tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    return f"{' and '.join(tools)} not found: apt-get install iproute2" if tools else ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,8 @@ class Spot:
     address: str
     before: tuple[str, ...] = ()
     """Stands before the program."""
+    space: str = ""
+    """Its network namespace; empty for this machine's own."""
 
 
 class Network(Protocol):
@@ -99,7 +116,7 @@ class Switched:
         ip("-n", space, "address", "add", f"{address}/{_BITS}", "dev", "eth0")
         for device in ("lo", "eth0"):
             ip("-n", space, "link", "set", device, "up")
-        return Spot(address, ("ip", "netns", "exec", space))
+        return Spot(address, ("ip", "netns", "exec", space), space)
 
     def part(self, names: Collection[str]) -> None:
         self._plug(names, _APART)
@@ -148,15 +165,26 @@ def remove(names: Iterable[str]) -> None:
             logger.warning("a network namespace stays name=%s reason=%s", name, error)
 
 
+def shape(space: str, device: str, mbit: float) -> None:
+    """Limit what the device sends, to `mbit` Mbit/s."""
+    burst_bytes = max(_LINK_BURST_BYTES, int(mbit * 1e6 / 8 * _LINK_BURST_SECONDS))
+    limit = ("rate", f"{mbit}mbit", "burst", str(burst_bytes), "latency", f"{_LINK_QUEUE_MILLISECONDS}ms")
+    _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", *limit)
+
+
 def ip(*arguments: str) -> str:
     """What `ip` prints; `ChildFailed` says why it failed."""
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
     try:
         done = subprocess.run(
-            ["ip", *arguments], capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False, errors="replace"
+            command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ChildFailed(f"cannot run ip: {error}") from None
+        raise ChildFailed(f"cannot run {command[0]}: {error}") from None
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
-        raise ChildFailed(f"ip {' '.join(arguments)}: {why}")
+        raise ChildFailed(f"{' '.join(command)}: {why}")
     return done.stdout

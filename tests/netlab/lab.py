@@ -8,7 +8,6 @@ Their names carry the process id of their maker; what a killed one left, process
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +21,8 @@ from typing import IO, Any, Literal
 
 import pytest
 
-from spes_peer.chaos.network import ip, left_over, namespaces, remove
+from spes_peer.chaos import network
+from spes_peer.chaos.network import ip, left_over, namespaces, remove, shape
 
 Family = Literal["4", "6", "dual"]
 Nat = Literal["cone", "symmetric"]
@@ -36,21 +36,11 @@ _GATEWAYS = {"4": "11.77.0.1", "6": "2a11:77::1"}
 """Of the public hosts. Addresses as the internet has them, not private ones: programs treat those differently."""
 _DEAD = {"4": "11.77.9", "6": "2a11:77:9::"}
 """What is sent there vanishes without an answer, wherever somebody has such an address."""
-# Of a shaped link: what passes at once, at least, which also makes up for a busy machine that sends late, and how long
-# its queue may become, as in a router at home.
-_BURST_BYTES = 16 << 10
-_BURST_SECONDS = 0.02
-_QUEUE_MILLISECONDS = 100
 
 
 def missing() -> str:
     """Why this machine cannot have a lab; empty if it can."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "network namespaces need Linux and root"
-    tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    if tools:
-        return f"{' and '.join(tools)} not found: apt-get install iproute2"
-    return "" if Path("/dev/net/tun").exists() else "no /dev/net/tun"
+    return network.missing() or ("" if Path("/dev/net/tun").exists() else "no /dev/net/tun")
 
 
 needs_lab = pytest.mark.skipif(bool(missing()), reason=missing() or "it can")
@@ -274,13 +264,9 @@ def _add_address(space: str, device: str, address: str) -> None:
 
 
 def _shape(space: str, device: str, mbit: float) -> None:
-    """Limit what the device sends."""
-    if not mbit:
-        return
-    burst_bytes = max(_BURST_BYTES, int(mbit * 1e6 / 8 * _BURST_SECONDS))
-    limit = ["rate", f"{mbit}mbit", "burst", str(burst_bytes), "latency", f"{_QUEUE_MILLISECONDS}ms"]
-    command = ["tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", *limit]
-    subprocess.run(command, timeout=_SECONDS, check=True)
+    """Limit what the device sends; 0 is no limit."""
+    if mbit:
+        shape(space, device, mbit)
 
 
 def _line(stream: IO[str]) -> str:
