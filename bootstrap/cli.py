@@ -5,7 +5,17 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from spes_peer.cli import EXIT_CODES, Parser, add_log_level, add_pace, add_with_parent, count, port, run_command
+from spes_peer.cli import (
+    EXIT_CODES,
+    Parser,
+    add_log_level,
+    add_max_disk,
+    add_pace,
+    add_with_parent,
+    count,
+    port,
+    run_command,
+)
 
 DEFAULT_PORT = 4510
 
@@ -36,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "--finish-after", type=count, default=0, metavar="N", help="end the run after round N; 0: never (0)"
     )
     add_pace(parser)
+    add_max_disk(parser)
     add_with_parent(parser)
     add_log_level(parser)
     parser.set_defaults(run=_run)
@@ -53,5 +64,6 @@ def _run(options: argparse.Namespace) -> int:
         finish_after=options.finish_after,
         max_upload=options.max_upload,
         max_download=options.max_download,
+        max_disk=options.max_disk,
     )
     return asyncio.run(run_bootstrap(settings))

@@ -2,8 +2,8 @@
 
 The bootstrap node has no trainer and makes no state of its own. It follows the chain and fetches what peers have: the
 two newest snapshots that the chain vouches for, and all updates since the older one, those of the newest record first;
-updates already when they are reported, because with the record that lists them all may leave. What nothing needs any
-more is removed. A fault costs one attempt.
+updates already when they are reported, because with the record that lists them all may leave. A fault costs one
+attempt.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from spes_peer.errors import PeerError, SpesError, Unreachable
 from spes_peer.node import Node
 from spes_peer.rounds.messages import UpdateNotice
 from spes_peer.run.records import Snapshot
-from spes_peer.snapshots import KEPT_SNAPSHOTS, SnapshotStore
+from spes_peer.snapshots import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Keeper:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._store = SnapshotStore(node)
+        self.store = SnapshotStore(node)
         self._complete: set[bytes] = set()
         """Hashes of the records all of whose updates are here."""
         self._complete_head = b""
@@ -42,11 +42,11 @@ class Keeper:
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """Newest first."""
-        return self._store.kept
+        return self.store.kept
 
     def rewind(self, first_changed_round: int) -> None:
         """The chain has other records from this round on."""
-        self._store.drop_from(first_changed_round)
+        self.store.drop_from(first_changed_round)
 
     def on_notice(self, notice: UpdateNotice) -> None:
         """An update of the open round is there: fetch it soon. Never waits."""
@@ -79,11 +79,11 @@ class Keeper:
         if head is None or head.hash == self._complete_head:
             return
         failures, complete = [], set()
-        for round in range(head.round, self._oldest_needed(head.round) - 1, -1):
+        for round in range(head.round, self.store.replays_from, -1):
             record = self._node.chain.record(round).sealed
             try:
                 if record.hash not in self._complete:
-                    await self._store.fetch_updates(record)
+                    await self.store.fetch_updates(record)
                 complete.add(record.hash)
             except PeerError as error:
                 failures.append(error)
@@ -92,27 +92,22 @@ class Keeper:
             raise failures[0]
         self._complete_head = head.hash
 
-    def _oldest_needed(self, head_round: int) -> int:
-        """The oldest record to hold the updates of; nobody keeps them for longer than this."""
-        reach = KEPT_SNAPSHOTS * self._node.manifest.sync.snapshot_rounds
-        return max(1, self._store.replayable_from + 1, head_round - reach)
-
     async def hold_snapshot(self) -> None:
         """Have the newest snapshot that the chain vouches for, if it is due and offered; `PeerError` if it is not."""
         for one in {*self.snapshots} - self._whole:
-            await self._store.fetch(one)
+            await self.store.fetch(one)
             self._whole.add(one)
         held = max((one.round for one in self.snapshots), default=0)
         every = self._node.manifest.sync.snapshot_rounds
         due = (self._node.head_round - 1) // every * every
         if due <= held:
             return
-        newest = self._store.vouched_for(await self._store.offered_by_others())[0]
+        newest = self.store.vouched_for(await self.store.offered_by_others())[0]
         if newest.round <= held:
             raise Unreachable(f"nobody offers the state after record {due}")
-        fetched = await self._store.fetch(newest)
-        if self._store.is_vouched_for(newest):  # or the chain went back meanwhile
-            self._store.keep(newest)
+        fetched = await self.store.fetch(newest)
+        if self.store.is_vouched_for(newest):  # or the chain went back meanwhile
+            self.store.keep(newest)
             self._whole = {*self.snapshots}
             logger.info("keeping the state after record %d blocks_fetched=%d", newest.round, fetched.num_fetched)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.keeper import Keeper
+from spes_peer.collection import Shards
+from spes_peer.collector import Collector
 from spes_peer.daemon.arrival import Arrival
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError, first_in
 from spes_peer.exchange.addresses import NodeAddress
@@ -49,6 +51,8 @@ class BootstrapSettings:
     max_upload: int = 0
     """Bytes a second, like `max_download`; 0 sets no limit."""
     max_download: int = 0
+    max_disk: int = 0
+    """Bytes that the folder takes at most; 0 sets no limit."""
 
 
 async def run_bootstrap(settings: BootstrapSettings) -> int:
@@ -84,7 +88,7 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
             address = _address(node)
             write_whole(folder.path / _ADDRESS_FILE, f"{address}\n".encode())
             print(f"join this run with: spes-peer join --bootstrap {address}", flush=True)
-            await _serve(node, known, settings.finish_after or None, stopped)
+            await _serve(node, known, settings, stopped)
         (folder.path / _ADDRESS_FILE).unlink(missing_ok=True)
     return 0
 
@@ -110,16 +114,20 @@ def _address(node: Node) -> str:
     return NodeAddress(settings.announce or settings.host, settings.ports.grpc, node.peer_id).text()
 
 
-async def _serve(node: Node, known: KnownNodes, finish_after: int | None, stopped: asyncio.Event) -> None:
+async def _serve(node: Node, known: KnownNodes, settings: BootstrapSettings, stopped: asyncio.Event) -> None:
     keeper = Keeper(node)
+    data = node.manifest.data
+    everything = Shards(frozenset(shard.blob for shard in (data.held_out, *data.shards)))  # nobody else must have it
+    collector = Collector(node, keeper.store, lambda _record, _ahead_bytes: everything, settings.max_disk)
     node.list_snapshots = lambda: keeper.snapshots
     try:
         async with asyncio.TaskGroup() as tasks:
-            follower = Follower(node, _spawning(tasks), finish_after)
+            follower = Follower(node, _spawning(tasks), settings.finish_after or None)
             follower.on_message = lambda _sender, message: _take(keeper, message)
             node.on_chain.append(lambda switch: keeper.rewind(switch.first_round) if switch is not None else None)
             for loop in (follower.run(), keeper.run(), _beat(follower), _announce(node, known), node.upkeep()):
                 tasks.create_task(loop)
+            tasks.create_task(collector.run())
             await stopped.wait()
             follower.coordinating.resign()
             await asyncio.sleep(_GOODBYE_SECONDS)

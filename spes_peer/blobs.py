@@ -8,30 +8,60 @@ piece can be verified, and served on, before the rest has arrived. On disk a blo
 
 written whole, pieces first: a data file that exists is complete. What comes from a peer is verified in `exchange`
 before it gets here. Reads trust the disk; who must be sure of it asks `is_sound` first.
+
+Who adds a blob, or finds that it has it already, holds `<folder>/.lock` shared meanwhile and makes the file as new
+(`renew`). Who collects holds it exclusively and takes a blob only as it was when that was decided (`remove_if`). So no
+process loses a blob that it has just put, and with the lock held exclusively every unfinished file is a killed
+process's. The kernel gives the lock back when a process dies; nobody waits for it for longer than a rename takes.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import mmap
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType
 
 from spes_peer.errors import BadMessage, BlobMissing
-from spes_peer.files import our_disk, replacing, write_whole
+from spes_peer.files import UNFINISHED, our_disk, replacing, write_whole
 
 PIECE_BYTES = 1 << 20
 DIGEST_BYTES = 32
+_LOCK = ".lock"
 
 BlobName = NewType("BlobName", str)  # 64 hexadecimal digits
+
+
+Version = tuple[int, int]
+"""Of a file: inode, and nanoseconds when it was written or renewed. Only equality counts: clocks are set."""
 
 
 @dataclass(frozen=True)
 class Blob:
     name: BlobName
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A blob on disk at some moment, whole or in part."""
+
+    name: BlobName
+    size_bytes: int
+    """That it takes."""
+    version: Version
+    is_partial: bool = False
+
+    @classmethod
+    def at(cls, path: Path, is_partial: bool = False) -> "Found":
+        """The blob whose bytes lie at `path`; of a partial one only those that have come take room."""
+        stat = path.stat()
+        taken = min(stat.st_size, 512 * stat.st_blocks) if is_partial else stat.st_size
+        return cls(BlobName(path.stem), taken, _version(stat), is_partial)
 
 
 def check_name(name: str) -> BlobName:
@@ -79,24 +109,41 @@ class BlobStore:
         """Store `content` under its name; cheap if it is there already."""
         digests = digests_of(content)
         name = name_of(digests)
-        if not self.has(name):
-            path = self.path(name)
-            with our_disk(self.folder):
-                path.parent.mkdir(exist_ok=True)
-            write_whole(self.pieces_path(name), b"".join(digests), lasts=False)  # what is lost is fetched again
-            with replacing(path) as file:
-                file.write(content)
+        with self._locked(fcntl.LOCK_SH):
+            if not self._renew(name):
+                path = self.path(name)
+                with our_disk(self.folder):
+                    path.parent.mkdir(exist_ok=True)
+                write_whole(self.pieces_path(name), b"".join(digests), lasts=False)  # what is lost is fetched again
+                with replacing(path) as file:
+                    file.write(content)
         return Blob(name, len(content))
 
     def adopt(self, name: str, data: Path, digests: bytes) -> None:
         """Take over a file, complete and verified and on the same disk, as the blob `name`."""
         path = self.path(name)
-        with our_disk(self.folder):
+        with self._locked(fcntl.LOCK_SH), our_disk(self.folder):
             path.parent.mkdir(exist_ok=True)
             write_whole(self.pieces_path(name), digests, lasts=False)
             with data.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(data, path)
+
+    def renew(self, name: str) -> bool:
+        """Whether the blob is here. Whoever was about to remove it leaves it then: it is in use again."""
+        if not self.has(name):
+            return False
+        with self._locked(fcntl.LOCK_SH):
+            return self._renew(name)
+
+    def _renew(self, name: str) -> bool:
+        try:
+            with our_disk(self.folder):
+                now = time.time_ns()
+                os.utime(self.path(name), ns=(now, now))
+        except FileNotFoundError:
+            return False
+        return True
 
     def size_bytes(self, name: str) -> int:
         with self._reading(name):
@@ -140,6 +187,57 @@ class BlobStore:
             self.path(name).unlink(missing_ok=True)
             self.pieces_path(name).unlink(missing_ok=True)
 
+    # ---- collecting ----
+
+    def found(self) -> tuple[list[Found], list[Path]]:
+        """Every blob that is here whole; and files that no blob has, or not yet."""
+        blobs, strays = [], []
+        with our_disk(self.folder):
+            for folder in self.folder.glob("??"):
+                names = {entry.name for entry in os.scandir(folder)}
+                for name in names:
+                    path = folder / name
+                    if name.endswith(".data") and not name.startswith("."):
+                        with contextlib.suppress(FileNotFoundError):
+                            blobs.append(Found.at(path))
+                    elif not (name.endswith(".pieces") and f"{path.stem}.data" in names):
+                        strays.append(path)
+        return blobs, strays
+
+    def remove_if(self, found: Found) -> bool:
+        """Remove a blob, unless it was written or renewed since it was found, or somebody just puts something."""
+        path, doomed = self.path(found.name), self.path(found.name).with_name(f".{found.name}{UNFINISHED}")
+        with our_disk(self.folder):
+            try:
+                with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    if _version(path.stat()) != found.version:
+                        return False
+                    os.replace(path, doomed)
+                    self.pieces_path(found.name).unlink(missing_ok=True)
+            except (BlockingIOError, FileNotFoundError):
+                return False
+            doomed.unlink(missing_ok=True)  # of a large file this takes a while
+        return True
+
+    def remove_strays(self, strays: Iterable[Path]) -> int:
+        """Remove what killed processes have left, of files that were found to be no blob's; how many those were."""
+        num_removed = 0
+        with our_disk(self.folder), contextlib.suppress(BlockingIOError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for path in strays:
+                if not path.with_suffix(".data").exists():  # or the blob has come meanwhile
+                    path.unlink(missing_ok=True)
+                    num_removed += 1
+        return num_removed
+
+    @contextlib.contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Hold the lock of the store; `BlockingIOError` where it is not free and `how` does not wait."""
+        with our_disk(self.folder):
+            file = (self.folder / _LOCK).open("ab")
+        with file:
+            fcntl.flock(file, how)
+            yield
+
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         try:
@@ -151,3 +249,7 @@ class BlobStore:
     def names(self) -> Iterator[BlobName]:
         for path in self.folder.glob("??/*.data"):
             yield BlobName(path.stem)
+
+
+def _version(stat: os.stat_result) -> Version:
+    return stat.st_ino, stat.st_mtime_ns

@@ -119,6 +119,16 @@ def add_pace(parser: Any) -> None:
         )
 
 
+def add_max_disk(parser: Any) -> None:
+    parser.add_argument(
+        "--max-disk",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="let the folder take at most so much of the disk, such as 20GB; what is needed now stays (no limit)",
+    )
+
+
 def port(text: str) -> int:
     """A base port: the node uses it and the two above it; 0 picks free ones."""
     return _whole_number(text, 0, 65533, "a port from 0 to 65533")
@@ -224,6 +234,7 @@ def _add_join(commands: Any) -> None:
         " with commas between (those met before, in a folder that has joined a run)",
     )
     _add_data_dir(parser)
+    add_max_disk(parser)
     parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
     network = parser.add_argument_group("network")
     network.add_argument("--host", default="", help="address to listen on (the one that leads to the bootstrap node)")
@@ -269,6 +280,7 @@ def _join(options: argparse.Namespace) -> int:
         inbound=not options.no_inbound,
         max_upload=options.max_upload,
         max_download=options.max_download,
+        max_disk=options.max_disk,
         device=options.device,
         num_threads=options.threads,
         max_subsets=options.max_subsets,

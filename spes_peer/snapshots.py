@@ -2,18 +2,19 @@
 
 Volunteers and bootstrap nodes alike keep the two newest, and all updates since the older one: whoever comes later loads
 a snapshot and replays. Only what the chain vouches for is loaded or kept on, and a blob on our own disk is checked
-against its name before anything is made of it: one that has been damaged is fetched again, and only that.
+against its name before anything is made of it: one that has been damaged is fetched again, and only that. What nothing
+needs any more is the collector's to remove, who hears from here what is `needed`.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from spes_peer.blobs import BlobName
 from spes_peer.errors import BadMessage, BlobMissing, PeerError
 from spes_peer.exchange.fetch import Wanted
 from spes_peer.files import write_whole
@@ -48,7 +49,12 @@ class SnapshotStore:
         self._path = node.folder.snapshots
         self.kept = self._read()
         """Newest first."""
-        self._unneeded: set[BlobName] = set()
+        self.num_being_made = 0
+        """Snapshots whose blobs are being written: nothing can name those yet."""
+        self._fetched: Snapshot | None = None
+        """The last one that was asked for, which what this node holds may stand on."""
+        self._updates: dict[int, frozenset[str]] = {}
+        """Blobs by record, so that not every look at what is needed reads them from disk."""
 
     @property
     def genesis(self) -> Snapshot:
@@ -100,7 +106,9 @@ class SnapshotStore:
     # ---- having the blobs ----
 
     async def fetch(self, snapshot: Snapshot) -> Fetched:
-        """Have every block of a snapshot whole; `PeerError` when one cannot be had."""
+        """Have every block of a snapshot whole, and needed until two newer ones are kept; `PeerError` when one cannot
+        be had."""
+        self._fetched = snapshot
         sources = self._node.others()
         return await self._have([(block.blob, block.size_bytes, sources) for block in snapshot.blocks], "blocks")
 
@@ -125,17 +133,27 @@ class SnapshotStore:
     # ---- keeping ----
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, keep the two newest, and drop every blob that nothing needs any more."""
+        """Add a snapshot, and keep the two newest."""
         others = [one for one in self.kept if one.round < snapshot.round and not self._is_refuted(one)]
         self._replace((snapshot, *others)[:KEPT_SNAPSHOTS])
+        if len(self.kept) == KEPT_SNAPSHOTS and self._fetched is not None and self._fetched.round < self.kept[-1].round:
+            self._fetched = None
+
+    @contextlib.contextmanager
+    def being_made(self) -> Iterator[None]:
+        """While the blocks of a snapshot are written that is kept next."""
+        self.num_being_made += 1
         try:
-            self._collect()
-        except OSError as error:
-            logger.warning("cannot remove what nothing needs any more reason=%s", error)
+            yield
+        finally:
+            self.num_being_made -= 1
 
     def drop_from(self, round: int) -> None:
         """Forget the states after record `round` and later ones: the chain has other records there now."""
         self._replace(tuple(one for one in self.kept if one.round < round))
+        if self._fetched is not None and 0 < round <= self._fetched.round:
+            self._fetched = None
+        self._updates = {number: names for number, names in self._updates.items() if number < round}
 
     def _is_refuted(self, snapshot: Snapshot) -> bool:
         root = self._root_after(snapshot.round)
@@ -163,27 +181,27 @@ class SnapshotStore:
             logger.warning("starting without our own snapshots path=%s reason=%s", self._path, error)
             return ()
 
+    # ---- what is needed ----
+
     @property
-    def replayable_from(self) -> int:
-        """The round of the older snapshot: everything since then is kept."""
-        return self.kept[-1].round if len(self.kept) == KEPT_SNAPSHOTS else 0
+    def replays_from(self) -> int:
+        """All updates of the records after this one are kept: from the older snapshot on, and without two from as far
+        back as anybody's reach."""
+        if len(self.kept) == KEPT_SNAPSHOTS:
+            return self.kept[-1].round
+        return max(0, self._node.head_round - KEPT_SNAPSHOTS * self._node.manifest.sync.snapshot_rounds)
 
-    def _collect(self) -> None:
-        """A blob goes when it was not needed the last time either: one that is just being made or fetched for the open
-        round is in no record yet."""
-        blobs, holdings = self._node.blobs, self._node.holdings
-        unneeded = {*blobs.names(), *holdings.unfinished()} - self._needed()
-        for name in unneeded & self._unneeded:
-            blobs.remove(name)
-            holdings.forget(name)
-        self._unneeded = unneeded
+    def needed(self) -> set[str]:
+        """Blobs that must stay: of the snapshots that are kept or asked for, and of the records since then."""
+        snapshots = [*self.kept, *([self._fetched] if self._fetched else [])]
+        if len(self.kept) < KEPT_SNAPSHOTS:
+            snapshots.append(self.genesis)
+        oldest = min([self.replays_from, *([self._fetched.round] if self._fetched else [])])
+        records = range(oldest + 1, self._node.head_round + 1)
+        self._updates = {number: self._updates_of(number) for number in records}
+        return {block.blob for one in snapshots for block in one.blocks}.union(*self._updates.values())
 
-    def _needed(self) -> set[str]:
-        data = self._node.layout.manifest.data
-        needed = {data.held_out.blob, *(shard.blob for shard in data.shards)}
-        needed |= {block.blob for snapshot in self.kept for block in snapshot.blocks}
-        oldest = self.replayable_from
-        needed |= {block.blob for block in self.genesis.blocks} if oldest == 0 else set()
-        for number in range(oldest + 1, self._node.head_round + 1):
-            needed |= {update.blob for update in self._node.chain.record(number).sealed.record.updates}
-        return needed
+    def _updates_of(self, number: int) -> frozenset[str]:
+        if number in self._updates:
+            return self._updates[number]
+        return frozenset(update.blob for update in self._node.chain.record(number).sealed.record.updates)

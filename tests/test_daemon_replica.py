@@ -65,7 +65,7 @@ class Scene:
             return list(snapshots)
 
         monkeypatch.setattr(self.node, "others", lambda: ("somebody",))
-        monkeypatch.setattr(self.replica._store, "_ask", ask)
+        monkeypatch.setattr(self.replica.store, "_ask", ask)
         return asked
 
 
@@ -132,27 +132,52 @@ async def test_damaged_snapshots_on_disk_are_as_none(scene: Scene) -> None:
     assert again.trainer.loaded == [0]
 
 
-async def test_a_blob_is_collected_only_when_it_was_not_needed_twice(scene: Scene) -> None:
-    scene.grow(1)
-    await scene.catch_up()
-    fresh = scene.node.blobs.put(b"an offer for the open round, which no record names yet").name
-    scene.grow(SNAPSHOT_ROUNDS - 1)
-    await scene.catch_up()
-    assert scene.node.blobs.has(fresh)
-    scene.grow(SNAPSHOT_ROUNDS)
-    await scene.catch_up()
-    assert not scene.node.blobs.has(fresh)
-
-
-async def test_the_blobs_of_the_kept_snapshots_stay(scene: Scene) -> None:
+async def test_the_kept_snapshots_and_the_updates_since_the_older_one_are_needed(scene: Scene) -> None:
     scene.grow(1)
     for _ in range(4 * SNAPSHOT_ROUNDS):
         await scene.catch_up()
         scene.grow(1)
     assert [snapshot.round for snapshot in scene.replica.snapshots] == [8, 6]
-    for snapshot in scene.replica.snapshots:
-        assert all(scene.node.blobs.has(block.blob) for block in snapshot.blocks)
-    assert len(list(scene.node.blobs.names())) <= 6 * len(scene.node.layout.blocks)
+    assert scene.replica.store.replays_from == 6
+    kept = {block.blob for snapshot in scene.replica.snapshots for block in snapshot.blocks}
+    assert scene.replica.store.needed() == kept
+
+
+async def test_a_snapshot_that_is_fetched_or_loaded_is_needed_until_two_newer_ones_are_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.grow(10)
+    scene.let_others_offer(monkeypatch, Snapshot(8, scene.state_after(8)))
+    loaded = {block.blob for block in scene.state_after(8)}
+    asked: list[bool] = []
+
+    async def fetch_all(wanted: object, parallel: int = 4) -> None:
+        asked.append(loaded <= scene.replica.store.needed())
+
+    monkeypatch.setattr(scene.node.fetcher, "fetch_all", fetch_all)
+    await scene.catch_up()
+    assert scene.trainer.loaded == [8]
+    assert all(asked)
+    for newest in (10, 12):
+        assert scene.replica.snapshots[0].round == newest
+        assert (loaded <= scene.replica.store.needed()) == (newest < 12)
+        scene.grow(SNAPSHOT_ROUNDS)
+        await scene.catch_up()
+
+
+async def test_while_a_trainer_writes_a_snapshot_it_is_said_that_one_is_being_made(scene: Scene) -> None:
+    scene.grow(SNAPSHOT_ROUNDS)
+    being_made: list[int] = []
+    apply_record = scene.trainer.apply_record
+
+    async def apply(content: bytes, keep_snapshot: bool) -> Any:
+        being_made.append(scene.replica.store.num_being_made)
+        return await apply_record(content, keep_snapshot)
+
+    scene.trainer.apply_record = apply  # type: ignore[method-assign]
+    await scene.catch_up()
+    assert being_made == [0, 1]
+    assert scene.replica.store.num_being_made == 0
 
 
 async def test_a_trainer_that_dies_leaves_the_state_as_it_was(scene: Scene) -> None:

@@ -1,18 +1,16 @@
 """Which data a peer keeps for the rounds to come, and how it comes by it."""
 
 import dataclasses
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from daemon_parts import following, make_node
 from rounds_swarm import changed
 
-from spes_peer.daemon import data_ahead
-from spes_peer.daemon.data_ahead import COPIES, DataAhead, shards_ahead
+from spes_peer.daemon.data_ahead import COPIES, DataAhead, SoundShards, shards_ahead, wanted_shards
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import Unreachable
 from spes_peer.identity import Identity
@@ -22,6 +20,7 @@ from spes_peer.run.records import DataRange, Record
 
 NUM_SHARDS = 12
 SEQUENCES = 30  # in each shard
+ROOM_BYTES = 1 << 30
 
 
 @pytest.fixture
@@ -47,7 +46,10 @@ def test_the_data_of_the_open_round_comes_first_and_then_what_training_comes_to(
     record = opened(node, node.identity, next_position=position, returned=(DataRange(0, 1),))
     entry = dataclasses.replace(record.roster[0], ranges=(DataRange(position - 1, position),))
     record = dataclasses.replace(record, roster=(entry,))
-    kept = [node.manifest.data.shards.index(shard) for shard in shards_ahead(node.manifest, record, node.peer_id)]
+    kept = [
+        node.manifest.data.shards.index(shard)
+        for shard in shards_ahead(node.manifest, record, node.peer_id, ROOM_BYTES)
+    ]
     assert set(kept[:2]) == {shuffle.sequence_at(0).shard, shuffle.sequence_at(position - 1).shard}
     order = [shuffle.sequence_at(position + offset).shard for offset in range(2 * NUM_SHARDS * SEQUENCES)]
     assert kept[2:] == [shard for shard in dict.fromkeys(order) if shard not in kept[:2]]
@@ -57,8 +59,8 @@ def test_the_data_of_the_open_round_comes_first_and_then_what_training_comes_to(
 def test_of_every_shard_some_of_many_members_keep_a_copy_and_all_of_few(node: Node) -> None:
     def copies(peers: Sequence[Identity]) -> set[int]:
         record = opened(node, *peers)
-        kept = [set(shards_ahead(node.manifest, record, peer.peer_id)) for peer in peers]
-        assert not set(shards_ahead(node.manifest, record, Identity.generate().peer_id))
+        kept = [set(shards_ahead(node.manifest, record, peer.peer_id, ROOM_BYTES)) for peer in peers]
+        assert not set(shards_ahead(node.manifest, record, Identity.generate().peer_id, ROOM_BYTES))
         counts = Counter(shard for one in kept for shard in one)
         return {counts[shard] for shard in node.manifest.data.shards}
 
@@ -67,18 +69,28 @@ def test_of_every_shard_some_of_many_members_keep_a_copy_and_all_of_few(node: No
     assert copies(many[:3]) == {3}
 
 
-def test_of_a_large_corpus_only_what_comes_soon_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_as_much_of_what_comes_soon_is_kept_as_there_is_room_for(node: Node) -> None:
     data = node.manifest.data
     record = opened(node, node.identity)
-    everything = list(shards_ahead(node.manifest, record, node.peer_id))
-    monkeypatch.setattr(data_ahead, "AHEAD_BYTES", 5 * data.size_bytes(data.shards[0]))
-    assert list(shards_ahead(node.manifest, record, node.peer_id)) == everything[:5]
+    everything = list(shards_ahead(node.manifest, record, node.peer_id, ROOM_BYTES))
+    room_bytes = 5 * data.size_bytes(data.shards[0])
+    assert list(shards_ahead(node.manifest, record, node.peer_id, room_bytes)) == everything[:5]
 
 
-class Disk(NamedTuple):
-    total: int
-    used: int
-    free: int
+def test_what_a_round_needs_is_wanted_now_and_the_rest_in_the_order_in_which_training_comes_to_it(node: Node) -> None:
+    shuffle, data, position = Shuffle.of(node.manifest), node.manifest.data, 3 * SEQUENCES
+    record = opened(node, node.identity, next_position=position)
+    entry = dataclasses.replace(record.roster[0], ranges=(DataRange(0, 1),), ahead=(DataRange(position, position + 1),))
+    record = dataclasses.replace(record, roster=(entry,))
+    own = {data.shards[shuffle.sequence_at(at).shard].blob for at in (0, position)}
+    without_room = wanted_shards(node.manifest, record, node.peer_id, 0)
+    assert without_room.now == {data.held_out.blob, *own}
+    order = [data.shards[index].blob for index in shuffle.shards_from(position)]
+    assert sorted(without_room.later, key=without_room.later.__getitem__) == order
+    room_bytes = 4 * data.size_bytes(data.shards[0])
+    ahead = {shard.blob for shard in shards_ahead(node.manifest, record, node.peer_id, room_bytes)}
+    assert wanted_shards(node.manifest, record, node.peer_id, room_bytes).now == without_room.now | ahead
+    assert wanted_shards(node.manifest, record, Identity.generate().peer_id, room_bytes).now == {data.held_out.blob}
 
 
 class Source:
@@ -101,7 +113,7 @@ class Source:
 
 async def test_what_is_missing_is_fetched_once_for_each_record(node: Node) -> None:
     node.chain.append(following(node, node.identity))
-    source, ahead = Source(node), DataAhead(node)
+    source, ahead = Source(node), DataAhead(node, lambda: ROOM_BYTES)
     source.is_gone = True
     with pytest.raises(Unreachable):
         await ahead.fetch()
@@ -117,11 +129,35 @@ async def test_what_is_missing_is_fetched_once_for_each_record(node: Node) -> No
     assert source.asked[NUM_SHARDS:] == source.asked[:1]
 
 
-async def test_a_disk_without_much_room_is_left_to_what_the_round_needs(
+async def test_nothing_is_fetched_ahead_before_it_is_known_how_much_there_is_room_for(node: Node) -> None:
+    node.chain.append(following(node, node.identity))
+    source, room = Source(node), iter([None, 0, ROOM_BYTES])
+    ahead = DataAhead(node, lambda: next(room))
+    await ahead.fetch()
+    assert source.asked == []
+    await ahead.fetch()  # of this record nothing more
+    node.chain.append(following(node, node.identity))
+    assert source.asked == []
+    await ahead.fetch()
+    assert len(source.asked) == NUM_SHARDS
+
+
+async def test_a_shard_of_an_earlier_start_that_the_disk_has_damaged_is_fetched_again_before_its_first_use(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.chain.append(following(node, node.identity))
+    content = bytes(2 * node.manifest.model.sequence_length + 2)
+    name = node.blobs.put(content).name
+    shard = Shard(blob=name, num_tokens=len(content) // 2)
+    looked_at: list[str] = []
+    is_sound = node.blobs.is_sound
+    monkeypatch.setattr(node.blobs, "is_sound", lambda name: looked_at.append(name) or is_sound(name))
     source = Source(node)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Disk(10**12, 0, data_ahead.SPARE_BYTES - 1))
-    await DataAhead(node).fetch()
-    assert source.asked == []
+    sound = SoundShards(node)
+    await sound.have([shard])
+    await sound.have([shard])
+    assert looked_at == [name]
+    node.blobs.path(name).write_bytes(b"x" + content[1:])
+    await SoundShards(node).have([shard])  # the next start
+    assert looked_at == [name, name]
+    assert [one.name for one in node.holdings.unfinished()] == [name]  # set aside, and asked for
+    assert source.asked[-1] == name

@@ -86,9 +86,9 @@ def test_a_complete_blob_moves_into_the_store(holdings: Holdings) -> None:
     partial.accept_digests(DIGESTS)
     for index in range(3):
         partial.accept_piece(index, piece(index))
-    assert holdings.unfinished() == (NAME,)
+    assert [one.name for one in holdings.unfinished()] == [NAME]
     holdings.finish(partial)
-    assert holdings.unfinished() == ()
+    assert holdings.unfinished() == []
     assert holdings.store.read(NAME) == CONTENT
     assert holdings.store.digests(NAME) == DIGESTS
     assert list(holdings.store.names()) == [NAME]

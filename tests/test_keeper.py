@@ -93,20 +93,6 @@ async def test_a_joiner_gets_the_newest_state_from_the_bootstrap_node_when_all_v
     assert late.replica.applied == world.head_round
 
 
-@pytest.mark.usefixtures("_impatient")
-async def test_what_nothing_needs_any_more_is_removed(world: World, volunteer: Node, keeper: Keeper) -> None:
-    counts = []
-    async with running(keeper):
-        for _ in range(8):
-            train(world, volunteer, 2)
-            await eventually(lambda: has_everything(keeper, world) or world.head_round < 4)
-            counts.append(len(list(keeper._node.blobs.names())))
-        assert [snapshot.round for snapshot in keeper.snapshots] == [14, 12]
-    assert counts[-1] == counts[-2] == counts[-3]
-    assert not keeper._node.blobs.has(world.blocks_after(6)[0].blob)
-    assert not keeper._node.blobs.has(world.updates_of(6)[0].blob)
-
-
 async def test_an_update_is_fetched_when_it_is_reported_and_not_only_with_its_record(
     world: World, volunteer: Node, keeper: Keeper
 ) -> None:

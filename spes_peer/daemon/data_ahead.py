@@ -2,14 +2,15 @@
 
 At first the organizer's node alone has it. Were each shard fetched only when it is needed, a run whose bootstrap node
 is down would end with the shard that it is in. So of every shard that comes soon some members, by rendezvous hash, keep
-a copy, from which the others have it then; in a small run that is everybody.
+a copy, from which the others have it then; in a small run that is everybody. How much may be fetched ahead is what the
+collector finds room for; what it removes to make some is said by `wanted_shards`, too.
 """
 
 import asyncio
 import logging
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from spes_peer.collection import Shards
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import SpesError
 from spes_peer.identity import PeerId
@@ -21,21 +22,19 @@ from spes_peer.run.records import Record
 logger = logging.getLogger(__name__)
 
 COPIES = 4
-AHEAD_BYTES = 1 << 30  # in which COPIES are kept of every shard: half a billion tokens
-SPARE_BYTES = 2 << 30  # a disk with less room than this is left alone
 _LOOK_SECONDS = 1.0
 _PAUSE_SECONDS = 10.0  # after something could not be had
 _PARALLEL = 2
 
 
-def shards_ahead(manifest: Manifest, record: Record, peer_id: PeerId) -> Iterator[Shard]:
+def shards_ahead(manifest: Manifest, record: Record, peer_id: PeerId, room_bytes: int) -> Iterator[Shard]:
     """Those that `peer_id` keeps a copy of while the round is open that `record` opened, in the order in which they are
-    needed: of what its members train now and might not finish, and of what comes then."""
+    needed: of what its members train now and might not finish, and of what comes then, as far as there is room for the
+    copies of all."""
     shuffle, data = Shuffle.of(manifest), manifest.data
     members = [entry.peer_id for entry in record.roster]
     assigned = [part for entry in record.roster for part in (*entry.ranges, *entry.ahead)]
     now = sorted(shuffle.shards_of((*record.returned, *assigned)))
-    room_bytes = AHEAD_BYTES
     for index in dict.fromkeys((*now, *shuffle.shards_from(record.next_position))):
         shard = data.shards[index]
         room_bytes -= data.size_bytes(shard)
@@ -45,11 +44,42 @@ def shards_ahead(manifest: Manifest, record: Record, peer_id: PeerId) -> Iterato
             yield shard
 
 
-class DataAhead:
-    """Compose it with a task of `run`."""
+def wanted_shards(manifest: Manifest, record: Record, peer_id: PeerId, ahead_bytes: int) -> Shards:
+    """What a peer needs in the round that `record` opened and keeps for others, and in which order the rest comes."""
+    shuffle, shards = Shuffle.of(manifest), manifest.data.shards
+    entry = record.entry_of(peer_id)
+    own = shuffle.shards_of((*entry.ranges, *entry.ahead)) if entry is not None else ()
+    now = [manifest.data.held_out, *(shards[index] for index in own)]
+    if ahead_bytes:
+        now += shards_ahead(manifest, record, peer_id, ahead_bytes)
+    order = enumerate(shuffle.shards_from(record.next_position))
+    return Shards(frozenset(one.blob for one in now), {shards[index].blob: place for place, index in order})
+
+
+class SoundShards:
+    """The shards on a peer's disk; one of an earlier start is checked before the first use, so that nobody trains on
+    what the disk has made of it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._checked: set[str] = set()
+
+    async def have(self, shards: Iterable[Shard], parallel: int = 4) -> None:
+        """Have them whole; `PeerError` for one that cannot be had."""
+        node = self._node
+        sizes = {shard.blob: node.manifest.data.size_bytes(shard) for shard in shards}
+        await node.fetcher.set_aside_damaged(sizes.keys() - self._checked)
+        await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in sizes.items()], parallel)
+        self._checked.update(sizes)
+
+
+class DataAhead:
+    """Compose it with a task of `run`."""
+
+    def __init__(self, node: Node, room_bytes: Callable[[], int | None]) -> None:
+        """`room_bytes` is how much may be fetched ahead; None while that is not known."""
+        self._node = node
+        self._room_bytes = room_bytes
         self._complete_head = b""
         """The record for which nothing is missing."""
 
@@ -66,16 +96,15 @@ class DataAhead:
 
     async def fetch(self) -> None:
         """Have what the newest record makes this peer keep; the first error of those that cannot be had."""
-        node, head = self._node, self._node.chain.head
-        if head is None or head.hash == self._complete_head:
+        node, head, room_bytes = self._node, self._node.chain.head, self._room_bytes()
+        if head is None or head.hash == self._complete_head or room_bytes is None:
             return
-        wanted = await asyncio.to_thread(self._wanted, head.record)  # of a large roster it is many hashes
-        if wanted and shutil.disk_usage(node.folder.path).free < SPARE_BYTES:
-            return
+        wanted = await asyncio.to_thread(self._missing, head.record, room_bytes)  # of a large roster it is many hashes
         sizes = {shard.blob: node.manifest.data.size_bytes(shard) for shard in wanted}
         await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in sizes.items()], _PARALLEL)
         self._complete_head = head.hash
 
-    def _wanted(self, record: Record) -> list[Shard]:
+    def _missing(self, record: Record, room_bytes: int) -> list[Shard]:
         node = self._node
-        return [one for one in shards_ahead(node.manifest, record, node.peer_id) if not node.blobs.has(one.blob)]
+        ahead = shards_ahead(node.manifest, record, node.peer_id, room_bytes)
+        return [one for one in ahead if not node.blobs.has(one.blob)]

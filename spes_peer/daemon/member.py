@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spes_peer.daemon.data_ahead import SoundShards
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
@@ -34,7 +35,7 @@ from spes_peer.rounds.messages import (
     UpdateNotice,
 )
 from spes_peer.run.chain import Switch
-from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
+from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
@@ -80,6 +81,7 @@ class Member:
         self._changed = asyncio.Event()
         self._opened: SealedRecord | None = None
         self._work: RoundWork | None = None
+        self._shards = SoundShards(node)
         self._held_out = _NOT_MEASURED
         self._measured_round = -1
         self._applied: list[tuple[SealedRecord, str]] = []
@@ -155,7 +157,7 @@ class Member:
 
     async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
-        await self._fetch_shards([self.node.manifest.data.held_out])
+        await self._shards.have([self.node.manifest.data.held_out])
         chain = self.node.chain
         roster = chain.record(round).sealed.record.roster
         if not roster and round:
@@ -177,7 +179,7 @@ class Member:
             return
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
-        await self._fetch_shards(manifest.data.shards[index] for index in needed)
+        await self._shards.have(manifest.data.shards[index] for index in needed)
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         now = self.node.now()
         if stop_at < now:  # late, and no record has overtaken us: the others cannot go on without us
@@ -219,10 +221,6 @@ class Member:
             await work.unless_closed(train())
         except ChildFailed as error:  # its steps are made in the round then
             logger.warning("could not train ahead round=%d reason=%s", work.round + 1, error)
-
-    async def _fetch_shards(self, shards: Iterable[Shard]) -> None:
-        sizes = {shard.blob: self.node.manifest.data.size_bytes(shard) for shard in shards}
-        await self.node.fetcher.fetch_all([(blob, size, self.node.others()) for blob, size in sizes.items()])
 
     async def _seek_a_place(self) -> None:
         if self.is_paused:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spes_peer.collector import Collector
 from spes_peer.control import ControlServer, StatusBoard
 from spes_peer.daemon.arrival import Arrival, Unanswered
-from spes_peer.daemon.data_ahead import DataAhead
+from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.replica import Replica
@@ -64,6 +65,8 @@ class JoinSettings:
     max_upload: int = 0
     """Bytes a second, like `max_download`; 0 sets no limit."""
     max_download: int = 0
+    max_disk: int = 0
+    """Bytes that the state folder takes at most; 0 sets no limit."""
     device: str = ""
     num_threads: int = 0
     max_subsets: int = 0
@@ -90,6 +93,7 @@ class Daemon:
         self._ending = asyncio.Event()
         self._is_paused = False
         self._member: Member | None = None
+        self._collector: Collector | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[Any] | None = None
         self._control: ControlServer | None = None
@@ -228,6 +232,12 @@ class Daemon:
         claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory, node.now)
         replica = Replica(node, trainer)
         node.list_snapshots = lambda: replica.snapshots
+        self._collector = collector = Collector(
+            node,
+            replica.store,
+            lambda record, ahead_bytes: wanted_shards(node.manifest, record, node.peer_id, ahead_bytes),
+            self.settings.max_disk,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -239,7 +249,8 @@ class Daemon:
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
-                for loop in (trainer.supervise(), DataAhead(node).run()):
+                ahead = DataAhead(node, lambda: collector.ahead_bytes)
+                for loop in (trainer.supervise(), collector.run(), ahead.run()):
                     tasks.create_task(loop)
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
@@ -369,11 +380,14 @@ class Daemon:
             state_folder=str(self.settings.data_dir),
             held_out_loss_start=-1.0,
             reachability="nobody yet",
+            disk_limit_bytes=self.settings.max_disk,
         )
         if self._member is not None:
             add_member(status, self._member)
         else:
             add_machine(status)
+        if self._collector is not None:
+            status.disk_used_bytes = self._collector.used_bytes
         return status
 
 

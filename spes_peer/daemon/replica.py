@@ -6,6 +6,7 @@ blocks of record 0), then apply every record after it.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from spes_peer.errors import ChildFailed, PeerError
 from spes_peer.node import Node
 from spes_peer.run.records import SealedRecord, Snapshot, state_root
 from spes_peer.snapshots import SnapshotStore
+from spes_peer.training.work import RecordApplied
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,13 @@ class Replica:
         self.on_applied: Callable[[SealedRecord], None] = lambda _record: None
         self._node = node
         self._trainer = trainer
-        self._store = SnapshotStore(node)
+        self.store = SnapshotStore(node)
         self._patience = _Patience(clock)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """Those that others can have of us, newest first."""
-        return self._store.kept
+        return self.store.kept
 
     @property
     def _head_round(self) -> int:
@@ -78,28 +80,32 @@ class Replica:
         has changed; also while `catch_up` is under way."""
         if self.applied >= first_changed_round:
             self.forget()
-        self._store.drop_from(first_changed_round)
+        self.store.drop_from(first_changed_round)
 
     async def apply(self, record: SealedRecord) -> None:
         """Fetch the record's updates and apply them. `PeerError` when an update cannot be had: the state is then as
         before. `ChildFailed` when the trainer cannot: there may be no state then, and what there is is forgotten."""
-        self.num_repaired += (await self._store.fetch_updates(record)).num_damaged
+        self.num_repaired += (await self.store.fetch_updates(record)).num_damaged
         if self.applied != record.round - 1 or not self._is_in_chain(record):
             return  # the chain went back meanwhile
         keeps_snapshot = record.round % self._snapshot_rounds == 0
+        with self.store.being_made() if keeps_snapshot else contextlib.nullcontext():
+            applied = await self._applied_by_trainer(record, keeps_snapshot)
+            if not self._is_in_chain(record):
+                self.forget()
+                return
+            self.applied, self.state_root = record.round, applied.state_root
+            if keeps_snapshot:
+                self.store.keep(Snapshot(record.round, applied.blocks))
+        self.on_applied(record)
+
+    async def _applied_by_trainer(self, record: SealedRecord, keeps_snapshot: bool) -> RecordApplied:
         trainer = self._trainer.get()
         try:
-            applied = await trainer.apply_record(record.content, keeps_snapshot)
+            return await trainer.apply_record(record.content, keeps_snapshot)
         except ChildFailed:
             self._fail()
             raise
-        if not self._is_in_chain(record):
-            self.forget()
-            return
-        self.applied, self.state_root = record.round, applied.state_root
-        if keeps_snapshot:
-            self._store.keep(Snapshot(record.round, applied.blocks))
-        self.on_applied(record)
 
     def differs_from(self, record: SealedRecord) -> bool:
         """Whether the run, by `record`, stands on another state than ours after the record before it."""
@@ -122,7 +128,7 @@ class Replica:
                 return
             on_progress(_words(snapshot))
             try:
-                fetched = await self._store.fetch(snapshot)
+                fetched = await self.store.fetch(snapshot)
             except PeerError as error:
                 logger.warning("cannot have a snapshot round=%d reason=%s", snapshot.round, error)
                 failures.append(error)
@@ -143,15 +149,15 @@ class Replica:
         except ChildFailed:
             self._fail()
             raise
-        if self._store.is_vouched_for(snapshot):  # or the chain went back meanwhile
+        if self.store.is_vouched_for(snapshot):  # or the chain went back meanwhile
             self.applied, self.state_root = snapshot.round, root
 
     async def _candidates(self) -> list[Snapshot]:
         """The newest that the chain vouches for, then others almost as new; others are asked where ours is too old to
         replay from."""
-        found = self._store.vouched_for()
+        found = self.store.vouched_for()
         if self._head_round - found[0].round > self._snapshot_rounds:
-            found = self._store.vouched_for(await self._store.offered_by_others())
+            found = self.store.vouched_for(await self.store.offered_by_others())
         return [one for one in found if found[0].round - one.round <= self._snapshot_rounds]
 
     def _fail(self) -> None:

@@ -240,9 +240,16 @@ def in_words(status: Status) -> str:
             f"last round {last.round}  {last.tokens:,} tokens in {last.seconds:.1f} s"
             f"  training loss {last.train_loss:.3f}"
         )
+    if status.disk_used_bytes:
+        lines.append(_disk_line(status))
     if known := [entry for entry in status.rounds if entry.held_out_loss >= 0]:
         lines.append(f"held-out loss {known[-1].held_out_loss:.3f} after round {known[-1].round}")
     return "\n".join(lines)
+
+
+def _disk_line(status: Status) -> str:
+    limit = f" of {status.disk_limit_bytes / 1e9:.2f} GB" if status.disk_limit_bytes else ""
+    return f"disk {status.disk_used_bytes / 1e9:.2f} GB{limit}"
 
 
 def _phase_line(phase: Phase, names: dict[str, str], label: str) -> str:

@@ -59,7 +59,8 @@ def make_shards(
 
 
 class ShardReader:
-    """Sequences of shards in the blob store; shards are mapped, so only the pages that are read take memory."""
+    """Sequences of shards in the blob store; shards are mapped, so only the pages that are read take memory. One that
+    was removed from the store is let go when the next is mapped: until then it takes its room on the disk."""
 
     def __init__(self, blobs: BlobStore, data: Data, sequence_length: int) -> None:
         self._blobs = blobs
@@ -71,6 +72,7 @@ class ShardReader:
         """T + 1 tokens: the inputs, and one more for the last target. `BlobMissing` if the shard is not here,
         `BadMessage` if it is shorter than the manifest says."""
         if shard.blob not in self._mapped:
+            self._mapped = {blob: mapped for blob, mapped in self._mapped.items() if self._blobs.has(blob)}
             self._mapped[shard.blob] = self._map(shard)
         tokens = np.frombuffer(self._mapped[shard.blob], dtype=self._dtype, count=shard.num_tokens)
         start = index * self._sequence_length

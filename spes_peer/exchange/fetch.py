@@ -47,6 +47,11 @@ class Fetcher:
         self.bad_sources = self._means.bad_sources
         """How often each peer sent bytes that were not what they should be."""
 
+    @property
+    def running(self) -> frozenset[BlobName]:
+        """What is being fetched."""
+        return frozenset(self._running)
+
     async def fetch(self, name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
         """Returns when the blob is in the store. `size_bytes` is what was announced: another size is refused.
         `Unreachable` names the sources tried and why none did; what has arrived by then is kept for the next attempt.
@@ -55,7 +60,7 @@ class Fetcher:
         if not 0 <= size_bytes <= MAX_BLOB_BYTES:
             raise BadMessage(f"blob {name} is announced with {size_bytes} bytes; at most {MAX_BLOB_BYTES} are fetched")
         store = self._means.holdings.store
-        if store.has(name):
+        if store.renew(name):
             if store.size_bytes(name) != size_bytes:
                 raise BadMessage(f"blob {name} has {store.size_bytes(name)} bytes, not the {size_bytes} announced")
             return

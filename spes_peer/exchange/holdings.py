@@ -9,9 +9,10 @@ import contextlib
 import hashlib
 import logging
 import os
+import time
 from dataclasses import dataclass
 
-from spes_peer.blobs import DIGEST_BYTES, PIECE_BYTES, BlobName, BlobStore, check_name, num_pieces_of
+from spes_peer.blobs import DIGEST_BYTES, PIECE_BYTES, BlobName, BlobStore, Found, check_name, num_pieces_of
 from spes_peer.errors import BadMessage, BlobMissing
 from spes_peer.exchange.limits import MAX_BLOB_BYTES
 from spes_peer.files import our_disk, write_whole
@@ -138,6 +139,7 @@ class Holdings:
     def __init__(self, store: BlobStore) -> None:
         self.store = store
         self._partial: dict[BlobName, PartialBlob] = {}
+        self._served_at: dict[str, float] = {}
 
     def have(self, name: str) -> Have:
         """`BadMessage` for what is no blob name."""
@@ -157,7 +159,12 @@ class Holdings:
 
     def read_piece(self, name: str, index: int) -> bytes:
         """`BlobMissing` for a piece that is not here."""
-        if (partial := self._partial.get(check_name(name))) is not None:
+        piece = self._read_piece(check_name(name), index)
+        self._served_at[name] = time.monotonic()
+        return piece
+
+    def _read_piece(self, name: BlobName, index: int) -> bytes:
+        if (partial := self._partial.get(name)) is not None:
             # It may be on its way into the store at this very moment.
             with contextlib.suppress(FileNotFoundError):
                 return partial.read_piece(index)
@@ -195,6 +202,18 @@ class Holdings:
         self._partial.pop(check_name(name), None)
         PartialBlob(self.store, check_name(name), 0).remove()
 
-    def unfinished(self) -> tuple[BlobName, ...]:
-        """Names of transfers on disk that are not complete, of earlier starts too."""
-        return tuple(sorted(BlobName(path.stem) for path in (self.store.folder / "partial").glob("*.data")))
+    def unfinished(self) -> list[Found]:
+        """Transfers on disk that are not complete, of earlier starts too."""
+        found = []
+        for path in (self.store.folder / "partial").glob("*.data"):
+            with contextlib.suppress(FileNotFoundError):  # it has just been completed
+                found.append(Found.at(path, is_partial=True))
+        return found
+
+    def served_within(self, seconds: float) -> frozenset[str]:
+        """Blobs of which somebody was given a piece in the last so many seconds; what is older is forgotten."""
+        since = time.monotonic() - seconds
+        for name, at in list(self._served_at.items()):
+            if at < since:
+                self._served_at.pop(name, None)
+        return frozenset(self._served_at)

@@ -155,7 +155,7 @@ class LogLine(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., at: _Optional[float] = ..., level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("pid", "peer_id", "name", "run", "round", "step", "phase", "round_phase", "subsets", "peers", "training", "rounds", "traffic", "log", "is_paused", "state_root", "held_out_loss_start", "reachability", "started_at", "state_folder", "troubles", "services")
+    __slots__ = ("pid", "peer_id", "name", "run", "round", "step", "phase", "round_phase", "subsets", "peers", "training", "rounds", "traffic", "log", "is_paused", "state_root", "held_out_loss_start", "reachability", "started_at", "state_folder", "troubles", "services", "disk_used_bytes", "disk_limit_bytes")
     PID_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,8 @@ class Status(_message.Message):
     STATE_FOLDER_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
     SERVICES_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     pid: int
     peer_id: str
     name: str
@@ -200,7 +202,9 @@ class Status(_message.Message):
     state_folder: str
     troubles: _containers.RepeatedScalarFieldContainer[str]
     services: _containers.RepeatedCompositeFieldContainer[Service]
-    def __init__(self, pid: _Optional[int] = ..., peer_id: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[_Union[RunInfo, _Mapping]] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[Phase, _Mapping]] = ..., round_phase: _Optional[_Union[Phase, _Mapping]] = ..., subsets: _Optional[_Iterable[_Union[SubsetStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., training: _Optional[_Union[TrainingStatus, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., log: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., is_paused: bool = ..., state_root: _Optional[str] = ..., held_out_loss_start: _Optional[float] = ..., reachability: _Optional[str] = ..., started_at: _Optional[float] = ..., state_folder: _Optional[str] = ..., troubles: _Optional[_Iterable[str]] = ..., services: _Optional[_Iterable[_Union[Service, _Mapping]]] = ...) -> None: ...
+    disk_used_bytes: int
+    disk_limit_bytes: int
+    def __init__(self, pid: _Optional[int] = ..., peer_id: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[_Union[RunInfo, _Mapping]] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[Phase, _Mapping]] = ..., round_phase: _Optional[_Union[Phase, _Mapping]] = ..., subsets: _Optional[_Iterable[_Union[SubsetStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., training: _Optional[_Union[TrainingStatus, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., log: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., is_paused: bool = ..., state_root: _Optional[str] = ..., held_out_loss_start: _Optional[float] = ..., reachability: _Optional[str] = ..., started_at: _Optional[float] = ..., state_folder: _Optional[str] = ..., troubles: _Optional[_Iterable[str]] = ..., services: _Optional[_Iterable[_Union[Service, _Mapping]]] = ..., disk_used_bytes: _Optional[int] = ..., disk_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ()
