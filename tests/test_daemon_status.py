@@ -64,6 +64,12 @@ def test_a_status_has_the_troubles_and_processes_of_the_moment(board: troubles.T
     assert not status.services
 
 
+def test_the_status_says_how_much_of_the_disk_is_taken_and_may_be() -> None:
+    assert "disk 1.20 GB\n" in in_words(Status(disk_used_bytes=1_200_000_000)) + "\n"
+    both = Status(disk_used_bytes=1_200_000_000, disk_limit_bytes=20_000_000_000)
+    assert "disk 1.20 GB of 20.00 GB" in in_words(both)
+
+
 def test_what_is_wrong_with_the_dht_is_said_of_its_node_while_it_runs() -> None:
     assert machine("none of 2 known DHT nodes answers").services[1].why == "none of 2 known DHT nodes answers"
     assert machine("none answers", dht="restarting").services[1].why == "what happened"

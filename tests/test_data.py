@@ -113,6 +113,22 @@ def test_a_shard_that_is_not_here_is_named(corpus: Corpus, blobs: BlobStore) -> 
         ShardReader(blobs, data, LENGTH).sequence(data.shards[0], 0)
 
 
+def test_a_shard_that_was_removed_takes_no_room_once_another_is_read(corpus: Corpus, blobs: BlobStore) -> None:
+    data = make_shards(corpus, blobs, demo_model(), shard_tokens=1 << 15)
+    reader, (first, second) = ShardReader(blobs, data, LENGTH), data.shards[:2]
+
+    def is_mapped(name: str) -> bool:
+        return name in Path("/proc/self/maps").read_text()
+
+    reader.sequence(first, 0)
+    blobs.remove(first.blob)
+    assert is_mapped(first.blob)
+    reader.sequence(first, 1)  # goes on
+    reader.sequence(second, 0)
+    assert not is_mapped(first.blob)
+    assert is_mapped(second.blob)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 1024, 1025])
 def test_the_permutation_reaches_every_value_once(size: int) -> None:
     assert sorted(permuted(value, size, (1, 2, 3, 4)) for value in range(size)) == list(range(size))

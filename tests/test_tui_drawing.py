@@ -180,6 +180,14 @@ def machine(shown: Status, width: int = 120, max_lines: int = 5) -> list[str]:
     return [line.plain for line in machine_lines(view_of(shown), width, max_lines)]
 
 
+def test_the_header_says_how_much_of_the_disk_is_taken_and_may_be() -> None:
+    shown = status()
+    shown.disk_used_bytes = 1_200_000_000
+    assert "disk 1.20G ·" in header_lines(view_of(shown), 120, 5)[0].plain
+    shown.disk_limit_bytes = 20_000_000_000
+    assert "disk 1.20G of 20.0G ·" in header_lines(view_of(shown), 120, 5)[0].plain
+
+
 def test_the_header_says_what_is_wrong_with_the_machine_and_how_its_processes_are() -> None:
     shown = status()
     assert machine(shown) == ["trainer 12:30  ·  DHT node 12:30  ·  libp2p node 12:30"]

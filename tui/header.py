@@ -74,10 +74,15 @@ def _run(view: View, width: int) -> Content:
     left = Content.assemble(*_name(view), (safe(status.run.model), DIM))
     up = figures.since(status.started_at, view.now)
     reach = "" if status.reachability == "nobody yet" else safe(status.reachability, 16)
-    facts = " · ".join(word for word in (reach, f"up {up}" if up else "") if word)
+    facts = " · ".join(word for word in (reach, _disk(view), f"up {up}" if up else "") if word)
     right = Content.assemble((safe(status.name, 24) or view.name(status.peer_id), f"bold {SELF}"), (f"  {facts}", DIM))
     room = max(0, width - right.cell_length - 2)
     return Content.assemble(left.truncate(room, ellipsis=True, pad=True), "  ", right)
+
+
+def _disk(view: View) -> str:
+    used, limit = view.status.disk_used_bytes, view.status.disk_limit_bytes
+    return f"disk {figures.size(used)}{f' of {figures.size(limit)}' if limit else ''}" if used else ""
 
 
 def _name(view: View) -> list[tuple[str, str]]:
