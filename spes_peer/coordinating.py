@@ -160,7 +160,8 @@ class Coordinating:
     def _past(self) -> Past:
         chain = self._node.chain
         base = chain.record(chain.certified_round).sealed.record if chain.first_uncertified() else None
-        return Past(chain.last_trained(self._node.layout), chain.leases, certifiers(base) if base else frozenset())
+        able = certifiers(base) if base else frozenset()
+        return Past(chain.last_trained(self._node.layout), chain.leases, able, chain.norms_at(chain.num_records - 1))
 
     def _take(self, caller: PeerId, signed: Signed) -> None:
         """One message; one that is not the caller's own, sound and new is dropped."""

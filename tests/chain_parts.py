@@ -51,7 +51,8 @@ def following(previous: SealedRecord, **changes: Any) -> Record:
 
 def trained(*tokens: int) -> tuple[Update, ...]:
     """An update by so many of `PEERS`, in order, with so many tokens each."""
-    parts = tuple(Contributor(peer.peer_id, count, 1.0) for peer, count in zip(PEERS, tokens, strict=False) if count)
+    counts = zip(PEERS, tokens, strict=False)
+    parts = tuple(Contributor(peer.peer_id, count, 1.0, 1.0) for peer, count in counts if count)
     return (Update(BlockId("shared/0000"), invented("an update", tokens), 1, parts, ()),)
 
 

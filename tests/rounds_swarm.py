@@ -24,6 +24,7 @@ from spes_peer.rounds.messages import (
     Offer,
     Proposal,
     RecordSignature,
+    ReduceInput,
     ReduceOrder,
     ReduceTask,
     Refusal,
@@ -34,6 +35,7 @@ from spes_peer.rounds.phases import Rules, Step
 from spes_peer.run.certificates import Checks, check_record, sign_genesis
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
+from spes_peer.run.norms import Norms
 from spes_peer.run.records import (
     BlockName,
     CertifiedRecord,
@@ -92,6 +94,9 @@ class Member:
         self.reduces: Callable[[ReduceTask], UpdateReport | None] = self.honest_report
         self.contribution: Contribution | None = None
         self.reports: dict[Any, str] = {}
+        self.inputs: dict[Any, tuple[ReduceInput, ...]] = {}
+        """Of what it reported."""
+        self.past = Norms()
         self.store: set[str] = set()
         self.refusals: list[str] = []
         self.objections: list[str] = []
@@ -118,10 +123,11 @@ class Member:
         """The state after the next record."""
         self.head = check_record(certified, self.head, CHECKS).sealed
         record = self.head.record
+        self.past = self.past.after(record)
         assert record.state_root in ("", self.root) or self.contribution is None
         if record.updates or record.merge_alpha:
             self.root = invented(self.root, [update.blob for update in record.updates], record.merge_alpha)
-        self.contribution, self.reports = None, {}
+        self.contribution, self.reports, self.inputs = None, {}, {}
 
     def contribute(self) -> None:
         record = self.head.record
@@ -157,15 +163,15 @@ class Member:
     def report(self, task: ReduceTask) -> None:
         report = self.reduces(task)
         if report is not None:
-            self.reports[task.block] = report.blob
+            self.reports[task.block], self.inputs[task.block] = report.blob, task.inputs
             self.store.add(report.blob)
             self.say(report)
 
     def sign(self, proposal: Proposal) -> None:
         sealed = SealedRecord.from_bytes(proposal.record)
-        own = Own(self.peer_id, self.contribution, self.reports, self.incarnation)
+        own = Own(self.peer_id, self.contribution, self.reports, self.incarnation, self.inputs)
         reason = fault_in_owner(BOOTSTRAP, proposal.term, self.head.record)
-        if reason := reason or objections(sealed, self.head, own, self.swarm.layout):
+        if reason := reason or objections(sealed, self.head, own, self.swarm.layout, self.past):
             self.objections.append(reason)
             return
         ballot = self.ballots.get(self.head.hash, Ballot.behind(self.head))

@@ -137,7 +137,7 @@ class World:
         return random.Random(f"update {round} {block}").randbytes(700)
 
 
-_BY = (Contributor(OTHER.peer_id, 10, 1.0),)
+_BY = (Contributor(OTHER.peer_id, 10, 1.0, 1.0),)
 
 
 def _name(content: bytes) -> BlobName:

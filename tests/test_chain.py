@@ -93,7 +93,8 @@ def test_rounds_trained_counts_records_with_updates_of_a_subsets_experts(
 ) -> None:
     chain = grown(tmp_path, zero, 2)
     for block in ("expert/03/0000", "expert/02/0001", "shared/0000", "expert/03/0000"):
-        update = Update(BlockId(block), zero.record.genesis[0].blob, 1, (Contributor(PEERS[0].peer_id, 1, 1.0),), ())
+        by = (Contributor(PEERS[0].peer_id, 1, 1.0, 1.0),)
+        update = Update(BlockId(block), zero.record.genesis[0].blob, 1, by, ())
         chain.append(certify(following(head(chain), updates=(update,)), *PEERS))
     again = Chain(tmp_path, CHECKS)
     assert again.rounds_trained(layout) == {0: 0, 1: 2, 2: 0, 3: 0}

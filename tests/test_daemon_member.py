@@ -281,7 +281,7 @@ def update_by(node: Node) -> Update:
     block = next(block for block in node.layout.blocks if block.expert is None)
     size_bytes = node.layout.mean_bytes(block)
     return Update(
-        BlockId(block.id), node.blobs.put(b"update").name, size_bytes, (Contributor(node.peer_id, 1, 1.0),), ()
+        BlockId(block.id), node.blobs.put(b"update").name, size_bytes, (Contributor(node.peer_id, 1, 1.0, 1.0),), ()
     )
 
 

@@ -31,7 +31,7 @@ PEER = PeerId("12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5")
 
 
 def _update(**changes: Any) -> Update:
-    contributors = (Contributor(PEER, tokens=10, clip=1.0),)
+    contributors = (Contributor(PEER, tokens=10, clip=1.0, norm=1.0),)
     values = {"block": BlockId("shared/0000"), "blob": NAME, "size_bytes": 8, "contributors": contributors}
     return Update(**{**values, "reducers": (), **changes})
 
@@ -57,9 +57,10 @@ def test_a_record_hash_is_of_the_bytes_that_travelled() -> None:
         lambda: DataRange(5, 5),
         lambda: DataRange(6, 5),
         lambda: DataRange(-1, 5),
-        lambda: Contributor(PEER, tokens=0, clip=1.0),
-        lambda: Contributor(PEER, tokens=1, clip=0.0),
-        lambda: Contributor(PEER, tokens=1, clip=1.5),
+        lambda: Contributor(PEER, tokens=0, clip=1.0, norm=1.0),
+        lambda: Contributor(PEER, tokens=1, clip=0.0, norm=1.0),
+        lambda: Contributor(PEER, tokens=1, clip=1.5, norm=1.0),
+        lambda: Contributor(PEER, tokens=1, clip=1.0, norm=-1.0),
         lambda: _update(contributors=()),
     ],
 )

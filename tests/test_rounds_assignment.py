@@ -216,7 +216,7 @@ def test_a_member_that_stays_begins_with_what_it_had_ahead_at_the_batch_it_had_t
     assert [sum(part.num_sequences for part in shares[peer].ranges) for peer in (first, second)] == [40, 60]
     assert [sum(part.num_sequences for part in shares[peer].ahead) for peer in (first, second)] == [10, 15]
     opened = with_data(genesis(Layout(overlapping)), shares, pool, 0)
-    contributors = (Contributor(first, 40 * 128, 1.0), Contributor(second, 60 * 128, 1.0))
+    contributors = (Contributor(first, 40 * 128, 1.0, 1.0), Contributor(second, 60 * 128, 1.0, 1.0))
     closing = (Update(BlockId("shared/0000"), BlobName("0" * 64), 1, contributors, (first,)),)
     later, pool = assign_data(opened, closing, 20, {first: 4, second: 1}, overlapping)
     for peer, carried_batch, batch in ((first, 2, 4), (second, 3, 1)):

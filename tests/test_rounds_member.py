@@ -100,7 +100,7 @@ def test_the_candidates_may_begin_with_any_of_them(swarm: Swarm, place: int) -> 
         (lambda record: with_update(record, "shared/0000", reducers=()), "several contributed and nobody reduced"),
         (lambda record: with_update(record, "shared/0000", reducers=(STRANGER,)), "its reducers are not members"),
         (
-            lambda record: with_update(record, "expert/00/0000", contributors=(Contributor(STRANGER, 1, 1.0),)),
+            lambda record: with_update(record, "expert/00/0000", contributors=(Contributor(STRANGER, 1, 1.0, 1.0),)),
             "contributed and is not on the roster",
         ),
     ],

@@ -51,7 +51,7 @@ class Run:
             roster = tuple(RosterEntry(s.peer_id, s.incarnation, s.subsets, (), 1) for s in self.next_seats())
             trained = [(e.peer_id, s) for e in self.record.roster if e.peer_id in self.crowd.links for s in e.subsets]
             updates = tuple(
-                Update(self.block_of[subset], invented(subset), 1, (Contributor(peer, 1, 1.0),), ())
+                Update(self.block_of[subset], invented(subset), 1, (Contributor(peer, 1, 1.0, 1.0),), ())
                 for peer, subset in sorted(trained)
             )
             number = self.record.round + 1

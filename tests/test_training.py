@@ -136,7 +136,7 @@ def test_what_a_mean_lost_is_kept_by_the_first_of_its_reducers_that_has_an_offer
     layout = Swarm.create(tmp_path, (0, 1)).trainers[PEERS[0]]._layout
     block, blob = layout.shared_blocks[0], BlobName("ab" * 32)
     lost = torch.ones(block.num_elements)
-    contributors = (Contributor(PEERS[1], 3, 1.0), Contributor(PEERS[2], 1, 1.0))
+    contributors = (Contributor(PEERS[1], 3, 1.0, 1.0), Contributor(PEERS[2], 1, 1.0, 1.0))
     update = Update(block.id, blob, 1, contributors, (PEERS[0], PEERS[2], PEERS[1]))
     kept = {}
     for peer in PEERS:
@@ -388,7 +388,8 @@ def test_offers_of_a_subset_that_was_given_up_are_forgotten(tmp_path: Path) -> N
     swarm.subsets[PEERS[0]] = (0,)
     trainer._prepare(work)
     assert not trainer._ledger._unanswered
-    late = Update(offered.block, offered.blob, offered.size_bytes, (Contributor(PEERS[0], 1, 1.0),), ())
+    by = (Contributor(PEERS[0], 1, 1.0, offered.norm),)
+    late = Update(offered.block, offered.blob, offered.size_bytes, by, ())
     swarm.apply((late,))  # moves a master by another's offer: nothing is subtracted from it
     assert torch.equal(trainer._decoder.flatten_master(1), trainer._public.group(1))
 

@@ -150,7 +150,9 @@ class Swarm:
     def _update(
         self, block: BlockId, offers: list[tuple[PeerId, Offer]], trained: dict[PeerId, RoundTrained]
     ) -> Update:
-        contributors = tuple(Contributor(peer_id, trained[peer_id].tokens, 1.0) for peer_id, _ in offers)
+        contributors = tuple(
+            Contributor(peer_id, trained[peer_id].tokens, 1.0, offer.norm) for peer_id, offer in offers
+        )
         if len(offers) == 1:
             (_, only) = offers[0]
             return Update(block, only.blob, only.size_bytes, contributors, ())

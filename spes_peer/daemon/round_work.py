@@ -61,6 +61,8 @@ class RoundWork:
         self._spawn = spawn
         self._inputs: dict[BlockId, tuple[ReduceInput, ...]] = {}
         """What it was asked last to average of each block."""
+        self._averaged: dict[BlockId, tuple[ReduceInput, ...]] = {}
+        """Of what it has reported."""
         self._notices_started: set[str] = set()
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
         self._unsaid_holdings: set[str] = set()
@@ -93,7 +95,8 @@ class RoundWork:
     def facts(self) -> Own:
         """What this member knows itself, to judge a proposal by."""
         reports = {block: report.blob for block, report in self.reports.items()}
-        return Own(self._node.peer_id, self.contribution, reports, self._node.signer.incarnation)
+        incarnation = self._node.signer.incarnation
+        return Own(self._node.peer_id, self.contribution, reports, incarnation, dict(self._averaged))
 
     def ask_not_to_be_awaited(self, why: str) -> None:
         """Once a round; the first reason counts."""
@@ -152,6 +155,7 @@ class RoundWork:
                 return
         if self.closed.is_set() or self._inputs.get(task.block) != task.inputs:
             return
+        self._averaged[task.block] = task.inputs
         self.reports[task.block] = UpdateReport(
             self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected
         )

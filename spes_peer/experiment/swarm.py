@@ -25,6 +25,7 @@ from spes_peer.rounds.proposal import next_record, untrained_findings
 from spes_peer.rounds.reducing import Reduction, dropped, reductions_of, reported, settle
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, validated
+from spes_peer.run.norms import Norms
 from spes_peer.run.records import (
     BlockId,
     RosterEntry,
@@ -82,6 +83,8 @@ class Swarm:
     """Of all rounds so far."""
     root: str = ""
     cpu_seconds: CpuSeconds = field(default_factory=CpuSeconds)
+    past: Norms = field(default_factory=Norms)
+    """What the records up to `head` have had."""
 
     @property
     def is_finished(self) -> bool:
@@ -103,7 +106,7 @@ class Swarm:
             contributions = {entry.peer_id: self._train(entry) for entry in self.head.record.roster}
             self._train_ahead()
         with self.cpu_seconds.spent_on("exchange"):
-            reductions = reductions_of(contributions, self.layout, self.head.round, _NOW)
+            reductions = reductions_of(contributions, self.layout, self.head.round, _NOW, self.past)
             updates = self._updates({block: self._reduced(one) for block, one in reductions.items()})
             findings = findings_in(contributions.values())
             self.apply(updates, findings)
@@ -115,6 +118,7 @@ class Swarm:
         """Close the round with `updates` and open the next."""
         speeds = [0.0] * len(self.seats)
         self.head = next_record(self.head, updates, findings, self.seats, speeds, self.layout, None, None, _NOW).seal()
+        self.past = self.past.after(self.head.record)
         roots = {trainer.apply_record(self.head.record, False).state_root for trainer in self.trainers.values()}
         if len(roots) > 1:
             raise SpesError(f"after record {self.head.round} peers do not hold the same public state")

@@ -216,11 +216,14 @@ class Follower:
 
     def _sign(self, sender: PeerId, proposal: Proposal) -> None:
         answer: RecordSignature | Appeal | None
-        standing = self.node.chain.first_uncertified()
+        chain = self.node.chain
+        standing = chain.first_uncertified()
         if standing is not None and _follows(proposal, self._last_certified):
-            answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified)
+            past = chain.norms_at(chain.certified_round)
+            answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified, past)
         else:
-            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now())
+            past = chain.norms_at(self.head.round)
+            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now(), past)
             answer = answer or self._voter.appeal(proposal.term, sender, self.head)
         if answer is not None:
             self.send(answer)

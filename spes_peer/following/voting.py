@@ -12,6 +12,7 @@ from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.layout import Layout
+from spes_peer.run.norms import Norms
 from spes_peer.run.records import SealedRecord
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Voter:
         return (ballot.vote(), SignedBefore(head.round, ballot.record)) if ballot.record else (ballot.vote(),)
 
     def sign(
-        self, proposal: Proposal, sender: PeerId, head: SealedRecord, own: Own, now: float
+        self, proposal: Proposal, sender: PeerId, head: SealedRecord, own: Own, now: float, past: Norms | None = None
     ) -> RecordSignature | None:
         """The signature under the record that `sender` proposes behind `head`; None for a refusal.
 
@@ -63,7 +64,7 @@ class Voter:
             return None
         unvoted = fault_in_votes(proposal.term, sealed.hash, proposal.votes, head)
         is_stalled = now >= stalled_at(head.record, self._layout.manifest.timing.stall_timeout_seconds)
-        reason = fault_in_owner(sender, proposal.term, head.record) or objections(sealed, head, own, self._layout)
+        reason = fault_in_owner(sender, proposal.term, head.record) or objections(sealed, head, own, self._layout, past)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)
@@ -76,7 +77,12 @@ class Voter:
         return None if later is None else Appeal(head.round, later)
 
     def sign_late(
-        self, proposal: Proposal, sender: PeerId, ours: SealedRecord, base: SealedRecord
+        self,
+        proposal: Proposal,
+        sender: PeerId,
+        ours: SealedRecord,
+        base: SealedRecord,
+        past: Norms | None = None,
     ) -> RecordSignature | None:
         """A vote for a record behind `base`, the last certified one, when our chain has gone on uncertified: for `ours`
         there, or for another to which the votes bind, since it may be certified already; None for a refusal."""
@@ -90,7 +96,7 @@ class Voter:
         if not reason and sealed.hash != ours.hash and not are_binding(proposal.votes, base):
             reason = f"another record {ours.round} than ours, to which no votes bind"
         # what we did in that round is forgotten
-        reason = reason or objections(sealed, base, Own(_NOBODY), self._layout)
+        reason = reason or objections(sealed, base, Own(_NOBODY), self._layout, past)
         return self._signature(sealed, proposal.term, base, reason)
 
     def forget_before(self, certified_round: int) -> None:

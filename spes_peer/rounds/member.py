@@ -2,6 +2,9 @@
 
 A chain of small rules, the first objection counts. What is left to the coordinator's judgement is who is on the
 roster, which updates are listed, and the losses; a listed update that this member does not hold yet is fine.
+
+The clip factors follow from all offers, and a member knows its own and those that it averaged. Of the others it sees
+that none counts by a larger norm than the records before allow, so a coordinator cannot lift that bound.
 """
 
 import itertools
@@ -12,14 +15,17 @@ from functools import cached_property
 from spes_peer.identity import PeerId
 from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after
 from spes_peer.rounds.ballot import Ballot as Ballot
-from spes_peer.rounds.messages import Contribution
+from spes_peer.rounds.contributions import weights
+from spes_peer.rounds.messages import Contribution, ReduceInput
 from spes_peer.rounds.proposal import merge_alpha, step_after
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
+from spes_peer.run.norms import Norms, norms_by_peer
 from spes_peer.run.records import RECORD_VERSION, BlockId, DataRange, Record, SealedRecord, Update, tokens_by_peer
 
 _SECONDS_OFF = 1.0  # rounding of a deadline
+_ROUNDING = 1e-9  # of norms, relative
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Own:
     """Blobs of the updates that it reported as a reducer."""
     incarnation: int = 0
     """Of this start of the member."""
+    inputs: Mapping[BlockId, tuple[ReduceInput, ...]] = field(default_factory=dict)
+    """Of the averages that it reported, the offers that it was given."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class _Case:
     head: SealedRecord
     own: Own
     layout: Layout
+    past: Norms | None
+    """What the records up to `head` have had; None where that is not known."""
 
     @cached_property
     def tokens(self) -> dict[PeerId, int]:
@@ -56,10 +66,12 @@ class _Case:
         return self.layout.manifest
 
 
-def objections(proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout) -> str | None:
-    """Why this member should not sign what is proposed behind `head`; None if it should. Whether its sender may propose
-    at all is `election.fault_in_mandate`'s to say."""
-    case = _Case(proposal.record, head, own, layout)
+def objections(
+    proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout, past: Norms | None = None
+) -> str | None:
+    """Why this member should not sign what is proposed behind `head`, up to which the records have had `past`; None if
+    it should. Whether its sender may propose at all is `election.fault_in_mandate`'s to say."""
+    case = _Case(proposal.record, head, own, layout, past)
     return next((reason for rule in _RULES if (reason := rule(case)) is not None), None)
 
 
@@ -206,6 +218,22 @@ def _fault_in_update(update: Update, case: _Case) -> str | None:
     return "several contributed and nobody reduced" if not update.reducers and len(peers) > 1 else None
 
 
+def _lengths(case: _Case) -> str | None:
+    """Nothing counts by more than `sync.most_growth` times what was usual; while nothing was, there is no bound."""
+    if case.past is None:
+        return None
+    growth = case.manifest.sync.most_growth
+    for group, norms in norms_by_peer(case.record.updates).items():
+        usual = case.past.usual(group)
+        if usual is None:
+            continue
+        most = growth * usual
+        for peer, norm in norms.items():
+            if norm > most * (1 + _ROUNDING):
+                return f"{group} counts an offer of {peer} by a norm of {norm:g}, and {most:g} is the most"
+    return None
+
+
 def _own_work(case: _Case) -> str | None:
     """What this member did itself stands in the record as it was, or not at all.
 
@@ -214,16 +242,36 @@ def _own_work(case: _Case) -> str | None:
     own, entry = case.own, case.previous.entry_of(case.own.peer_id)
     if entry is not None and entry.incarnation < own.incarnation:
         return None
-    offers = {} if own.contribution is None else {offer.block: offer.blob for offer in own.contribution.offers}
+    offers = () if own.contribution is None else own.contribution.offers
+    blobs = {offer.block: offer.blob for offer in offers}
     for update in case.record.updates:
         part = next((part for part in update.contributors if part.peer_id == own.peer_id), None)
         if part is not None and (own.contribution is None or part.tokens != own.contribution.tokens):
             return f"the update of {update.block} counts tokens of ours that we did not contribute"
-        if part is not None and not update.reducers and update.blob != offers.get(update.block):
+        if part is not None and part.norm != next(
+            (offer.norm for offer in offers if offer.block == update.block), None
+        ):
+            return f"the update of {update.block} has another norm of our offer than we said"
+        if part is not None and not update.reducers and update.blob != blobs.get(update.block):
             return f"the update of {update.block} is not the offer that we made"
         if own.peer_id in update.reducers and update.blob != own.reports.get(update.block):
             return f"the update of {update.block} is not what we found as its reducer"
+        inputs = own.inputs.get(update.block) if own.peer_id in update.reducers else None
+        if inputs is not None and not _are_of(update, inputs, case.manifest.sync.most_weight):
+            return f"the update of {update.block} counts its offers otherwise than we averaged them"
     return None
+
+
+def _are_of(update: Update, inputs: tuple[ReduceInput, ...], most_weight: float) -> bool:
+    """Whether all who contributed are among the inputs, with these norms and clip factors; and, if none of the inputs
+    was rejected, with the weights that follow from their tokens."""
+    given = {part.peer_id: (part.clip, part.norm) for part in inputs}
+    if any(given.get(part.peer_id) != (part.clip, part.norm) for part in update.contributors):
+        return False
+    if len(update.contributors) < len(inputs):
+        return True
+    weight = weights({part.peer_id: part.tokens for part in update.contributors}, most_weight)
+    return all(weight[part.peer_id] == part.tokens for part in inputs)
 
 
 def _root(case: _Case) -> str | None:
@@ -241,6 +289,7 @@ _RULES: tuple[Callable[[_Case], str | None], ...] = (
     _counters,
     _roster,
     _updates,
+    _lengths,
     _ranges,
     _roles,
     _own_work,

@@ -18,6 +18,7 @@ from spes_peer.rounds.admission import Crowd, Seat, next_seats
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.manifest import Manifest
+from spes_peer.run.norms import Norms
 from spes_peer.run.records import Record
 
 Places = Mapping[PeerId, frozenset[int]]
@@ -26,19 +27,22 @@ Places = Mapping[PeerId, frozenset[int]]
 
 @dataclass(frozen=True)
 class Past:
-    """What the chain up to the newest record says of subsets and their owners."""
+    """What the chain up to the newest record says of subsets, their owners, and what is usual."""
 
     trained_in: Mapping[int, int] = field(default_factory=dict)
     """For each subset the newest record with an update of its experts; 0, or missing, if there is none."""
     leases: Leases = field(default_factory=Leases)
     certifiers: frozenset[PeerId] = frozenset()
     """Who can have the uncertified end of the chain certified; empty when it has none."""
+    norms: Norms = field(default_factory=Norms)
 
     def after(self, record: Record, layout: Layout) -> "Past":
         """… once `record`, the next one, is there too."""
         blocks = [layout.by_id[update.block] for update in record.updates if update.block in layout.by_id]
         trained = {subset: record.round for block in blocks if (subset := layout.subset_of(block)) is not None}
-        return Past({**self.trained_in, **trained}, self.leases.after(record), self.certifiers)
+        return Past(
+            {**self.trained_in, **trained}, self.leases.after(record), self.certifiers, self.norms.after(record)
+        )
 
 
 def seats_after(record: Record, crowd: Crowd, past: Past, manifest: Manifest, now: float) -> tuple[Seat, ...]:

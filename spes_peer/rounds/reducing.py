@@ -24,9 +24,10 @@ from spes_peer.blobs import BlobName, check_name
 from spes_peer.errors import BadMessage
 from spes_peer.identity import PeerId
 from spes_peer.rounds.assignment import reducer_order
-from spes_peer.rounds.contributions import Contributions, clips_by_group
-from spes_peer.rounds.messages import ReduceInput, ReduceTask, UpdateReport
+from spes_peer.rounds.contributions import Contributions, clips_by_group, weights
+from spes_peer.rounds.messages import Offer, ReduceInput, ReduceTask, UpdateReport
 from spes_peer.run.layout import Layout
+from spes_peer.run.norms import Norms, group_of
 from spes_peer.run.records import BlockId, Contributor, Update
 
 
@@ -36,6 +37,8 @@ class Reduction:
 
     task: ReduceTask
     """Without reducers for an only offer."""
+    tokens: Mapping[PeerId, int]
+    """What those were trained on whose offers it averages."""
     asked_at: float
     """When the newest reducers were asked."""
     overdue: frozenset[PeerId] = frozenset()
@@ -58,42 +61,43 @@ class Reduction:
         return frozenset(part.peer_id for part in self.task.inputs if part.peer_id not in counted)
 
 
-def reductions_of(contributions: Contributions, layout: Layout, round: int, now: float) -> dict[BlockId, Reduction]:
-    """One reduction for each block that anybody offers, in block order; `contributions` are all from present peers."""
-    clips = clips_by_group(contributions, layout)
-    offers: dict[BlockId, list[ReduceInput]] = {}
+def reductions_of(
+    contributions: Contributions, layout: Layout, round: int, now: float, past: Norms
+) -> dict[BlockId, Reduction]:
+    """One reduction for each block that anybody offers, in block order; `contributions` are all from present peers, and
+    `past` is what the records so far have had."""
+    clips = clips_by_group(contributions, layout, past)
+    offers: dict[BlockId, dict[PeerId, Offer]] = {}
     for peer in sorted(contributions):
-        part = contributions[peer]
-        for offer in part.offers:
-            clip = clips[layout.by_id[offer.block].expert, peer]
-            offers.setdefault(offer.block, []).append(
-                ReduceInput(peer, offer.blob, offer.size_bytes, offer.norm, part.tokens, clip)
-            )
-    per_block = layout.manifest.sync.reducers_per_block
-    return {
-        block.id: _begun(block.id, tuple(offers[block.id]), tuple(contributions), round, per_block, now)
-        for block in layout.blocks
-        if block.id in offers
-    }
+        for offer in contributions[peer].offers:
+            offers.setdefault(offer.block, {})[peer] = offer
+    sync = layout.manifest.sync
+    reductions = {}
+    for block in layout.blocks:
+        if block.id not in offers:
+            continue
+        tokens = {peer: contributions[peer].tokens for peer in offers[block.id]}
+        weight = weights(tokens, sync.most_weight)
+        inputs = tuple(
+            ReduceInput(peer, offer.blob, offer.size_bytes, offer.norm, weight[peer], clips[group_of(block.id), peer])
+            for peer, offer in offers[block.id].items()
+        )
+        order = reducer_order(round, block.id, contributions)
+        task = ReduceTask(block.id, order[: sync.reducers_per_block] if len(inputs) > 1 else (), inputs)
+        reductions[block.id] = _begun(task, tokens, now)
+    return reductions
 
 
-def _begun(
-    block: BlockId,
-    inputs: tuple[ReduceInput, ...],
-    peers: Sequence[PeerId],
-    round: int,
-    reducers_per_block: int,
-    now: float,
-) -> Reduction:
-    if len(inputs) > 1:
-        return Reduction(ReduceTask(block, reducer_order(round, block, peers)[:reducers_per_block], inputs), now)
-    only = inputs[0]
-    update = Update(block, only.blob, only.size_bytes, (_contributor(only),), ())
-    return Reduction(ReduceTask(block, (), inputs), now, update=update)
+def _begun(task: ReduceTask, tokens: Mapping[PeerId, int], now: float) -> Reduction:
+    if task.reducers:
+        return Reduction(task, tokens, now)
+    only = task.inputs[0]
+    update = Update(task.block, only.blob, only.size_bytes, (_contributor(only, tokens),), ())
+    return Reduction(task, tokens, now, update=update)
 
 
-def _contributor(part: ReduceInput) -> Contributor:
-    return Contributor(part.peer_id, part.tokens, part.clip)
+def _contributor(part: ReduceInput, tokens: Mapping[PeerId, int]) -> Contributor:
+    return Contributor(part.peer_id, tokens[part.peer_id], part.clip, part.norm)
 
 
 def fault_in_report(report: UpdateReport, sender: PeerId, reduction: Reduction | None, layout: Layout) -> str | None:
@@ -155,7 +159,7 @@ def settle(
     num_votes = sum(len(peers) for peers in by_result.values())
     for (blob, rejected), peers in by_result.items():
         if 2 * len(peers) > num_votes + len(waited_for):
-            return replace(reduction, update=_agreed(task, blob, rejected, peers, layout))
+            return replace(reduction, update=_agreed(reduction, blob, rejected, peers, layout))
     if waited_for:
         return reduction
     order = reducer_order(round, task.block, able)
@@ -181,9 +185,10 @@ def still_working(
 
 
 def _agreed(
-    task: ReduceTask, blob: str, rejected: frozenset[PeerId], reducers: Sequence[PeerId], layout: Layout
+    reduction: Reduction, blob: str, rejected: frozenset[PeerId], reducers: Sequence[PeerId], layout: Layout
 ) -> Update:
-    contributors = tuple(_contributor(part) for part in task.inputs if part.peer_id not in rejected)
+    task, tokens = reduction.task, reduction.tokens
+    contributors = tuple(_contributor(part, tokens) for part in task.inputs if part.peer_id not in rejected)
     size_bytes = layout.mean_bytes(layout.by_id[task.block])
     return Update(task.block, BlobName(blob), size_bytes, contributors, tuple(reducers))
 

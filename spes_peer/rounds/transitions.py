@@ -9,7 +9,7 @@ from dataclasses import replace
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.assignment import bootstraps_of, rendezvous
-from spes_peer.rounds.contributions import Contributions, Findings, findings_in, majority_root
+from spes_peer.rounds.contributions import Contributions, Findings, copied, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
 from spes_peer.rounds.messages import Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice
@@ -132,20 +132,19 @@ def _advance_training(state: Coordinator, phase: Training, now: float) -> Step:
 
 
 def _begin_reducing(state: Coordinator, contributions: Contributions, now: float) -> Step:
-    """Close contributions. Those on another root than most are deltas to something else and count for nothing."""
+    """Close contributions. Those on another root than most are deltas to something else and count for nothing; nor do
+    those that repeat another's."""
     root, round = majority_root(contributions), state.head.round
-    counting = {peer: part for peer, part in contributions.items() if part.state_root == root}
-    refusals = tuple(
-        Outgoing(
-            peer,
-            Refusal(
-                f"contribution to round {round}: it stands on state root {contributions[peer].state_root[:12]}, "
-                f"and most tokens on {root[:12]}; repair your state"
-            ),
-        )
-        for peer in sorted(contributions.keys() - counting.keys())
-    )
-    reductions = reductions_of(counting, state.rules.layout, round, now)
+    why = {
+        peer: f"it stands on state root {part.state_root[:12]}, and most tokens on {root[:12]}; repair your state"
+        for peer, part in contributions.items()
+        if part.state_root != root
+    }
+    standing = {peer: part for peer, part in contributions.items() if peer not in why}
+    why |= dict.fromkeys(copied(standing), "its shared parameters are a copy of another's")
+    counting = {peer: part for peer, part in standing.items() if peer not in why}
+    refusals = tuple(Outgoing(peer, Refusal(f"contribution to round {round}: {why[peer]}")) for peer in sorted(why))
+    reductions = reductions_of(counting, state.rules.layout, round, now, state.past.norms)
     orders = orders_of(round, [one.task for one in reductions.values()])
     phase = Reducing(now, counting, reductions)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)

@@ -14,6 +14,7 @@ from spes_peer.run.certificates import Checks
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.lineage import Lineage, Rank, branch_of
+from spes_peer.run.norms import Norms
 from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
 from spes_peer.wire import convert
 
@@ -42,6 +43,7 @@ class _Known:
     times_updated: Mapping[BlockId, int] = field(default_factory=dict)
     last_updated: Mapping[BlockId, int] = field(default_factory=dict)
     leases: Leases = field(default_factory=Leases)
+    norms: Norms = field(default_factory=Norms)
 
     def followed_by(self, lineage: Lineage) -> "_Known":
         """… with one record more, at the head of `lineage`."""
@@ -53,6 +55,7 @@ class _Known:
             {**self.times_updated, **times},
             {**self.last_updated, **dict.fromkeys(blocks, record.round)},
             self.leases.after(record),
+            self.norms.after(record),
         )
 
 
@@ -181,6 +184,18 @@ class Chain:
     def leases(self) -> Leases:
         """Of everybody that ever stood in a roster."""
         return self._known.leases
+
+    def norms_at(self, round: int) -> Norms:
+        """What was usual when this record was the newest one; `BlobMissing` as from `record`."""
+        if round == self.num_records - 1:
+            return self._known.norms
+        settled = self._settled.lineage
+        first, norms = (settled.head.round + 1, self._settled.norms) if settled else (0, Norms())
+        if first > round + 1:
+            first, norms = 0, Norms()
+        for before in range(first, round + 1):
+            norms = norms.after(self.record(before).sealed.record)
+        return norms
 
     def _by_subset(self, layout: Layout, by_block: Mapping[BlockId, int]) -> dict[int, int]:
         numbers = dict.fromkeys(range(layout.manifest.training.num_subsets), 0)

@@ -19,7 +19,7 @@ from spes_peer.identity import Identity, PeerId, verify
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.wire import convert
 
-PROTOCOL_VERSION = 4  # of manifest, records and messages together; a change that old clients misread raises it
+PROTOCOL_VERSION = 5  # of manifest, records and messages together; a change that old clients misread raises it
 _SIGNED_AS = b"spes-peer manifest\0"
 
 
@@ -149,6 +149,10 @@ class Sync(Section):
     overlap_keep: float = Field(default=0.5, ge=0, lt=1)
     """Part of what it was ahead of the others that a peer keeps in its own shared parameters when it has trained on."""
     reducers_per_block: int = Field(default=2, ge=1, le=8)
+    most_weight: float = Field(default=4.0, ge=1)
+    """Nobody weighs more in an average than so many times the median of those whose offers are in it."""
+    most_growth: float = Field(default=4.0, ge=1)
+    """What is offered counts by a norm of at most so many times what was usual in the records before (run.norms)."""
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
     """α0 of SPES §1.4; 0 never merges."""
     merge_interval_steps: int = Field(default=300, ge=1)

@@ -60,10 +60,11 @@ class Contributor:
     peer_id: PeerId
     tokens: int
     clip: float
+    norm: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.clip <= 1 and self.tokens > 0):
-            raise ValueError(f"contributor with {self.tokens} tokens and clip factor {self.clip}")
+        if not (0 < self.clip <= 1 and self.tokens > 0 and self.norm >= 0):
+            raise ValueError(f"contributor with {self.tokens} tokens, clip factor {self.clip} and norm {self.norm}")
 
 
 @dataclass(frozen=True)

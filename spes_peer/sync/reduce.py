@@ -12,9 +12,11 @@ from spes_peer.errors import BadMessage
 from spes_peer.identity import PeerId
 from spes_peer.run.encodings import Format
 from spes_peer.run.offers import ReduceInput
+from spes_peer.run.records import Update
 from spes_peer.sync.encoding import decode
 
-NORM_TOLERANCE = 1e-3  # relative; norms are sums in another order on another machine, and travel as doubles
+NORM_TOLERANCE = 1e-3  # relative: an offer need not be encoded and measured by a program like ours
+_ENCODING_GROWTH = 2.0  # no encoding makes more than twice of a value, so a mean is no longer than twice what is in it
 _PIECE = 1 << 16  # values in work at one time, which stay in a core's cache: eight times as fast as a whole block
 
 
@@ -30,9 +32,34 @@ class Reduced:
 
 
 def norm(values: Tensor) -> float:
-    """Euclidean norm, accumulated in float64."""
-    pieces = (piece.to(torch.float64) for piece in torch.split(values, _PIECE))
-    return math.sqrt(sum(float(piece.dot(piece)) for piece in pieces))
+    """Euclidean norm, accumulated in float64 and in a fixed order: everybody finds the same number, to the bit."""
+    return math.sqrt(sum(_sum_of_squares(piece) for piece in torch.split(values, _PIECE)))
+
+
+def _sum_of_squares(values: Tensor) -> float:
+    """By halves, elementwise: a library's own sum takes another order on another processor."""
+    squares = values.to(torch.float64, copy=True)
+    squares.mul_(squares)
+    num_left = squares.numel()
+    while num_left > 1:
+        if num_left % 2:
+            squares[0].add_(squares[num_left - 1])
+        num_left //= 2
+        squares[:num_left].add_(squares[num_left : 2 * num_left])
+    return squares[0].item() if num_left else 0.0
+
+
+def fault_in_length(update: Update, delta: Tensor) -> str | None:
+    """Why the decoded `delta` is longer than the record lets it be: an only offer than it claimed, a mean than twice
+    the longest offer in it. None if it is not. Everybody comes to the same answer."""
+    if update.reducers:
+        most = _ENCODING_GROWTH * max(part.clip * part.norm for part in update.contributors)
+    else:
+        most = update.contributors[0].norm
+    found = norm(delta)
+    if found > most * (1 + NORM_TOLERANCE):
+        return f"its norm is {found:g}, and what is in it allows {most:g}"
+    return None
 
 
 def weighted_mean(inputs: Sequence[tuple[float, Tensor]]) -> Tensor:

@@ -25,7 +25,7 @@ from spes_peer.run.manifest import parse_manifest
 from spes_peer.run.offers import Offer, ReduceTask
 from spes_peer.run.records import BlockId, BlockName, Record, Update
 from spes_peer.sync.encoding import decode, encode
-from spes_peer.sync.reduce import reduce_offers
+from spes_peer.sync.reduce import fault_in_length, reduce_offers
 from spes_peer.sync.state import PublicState
 from spes_peer.training import checkpoint
 from spes_peer.training.activity import Activity
@@ -298,6 +298,8 @@ class Trainer:
     def _delta(self, update: Update) -> Tensor:
         block = self._block(update.block)
         delta = decode(self._layout.update_format(update), self._blobs.read(update.blob), block.num_elements)
+        if fault := fault_in_length(update, delta):
+            raise BadMessage(f"an update of {block.id}: {fault}")
         # A mean has the clip factors inside; an only offer is its peer's own bytes, with the factor in the record.
         clip = 1.0 if update.reducers else update.contributors[0].clip
         return delta if clip == 1.0 else delta * clip

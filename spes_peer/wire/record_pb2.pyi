@@ -46,14 +46,16 @@ class RosterEntry(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., subsets: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., carried_steps: _Optional[int] = ..., carried_sequences_per_step: _Optional[int] = ..., ahead: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ...) -> None: ...
 
 class Contributor(_message.Message):
-    __slots__ = ("peer_id", "tokens", "clip")
+    __slots__ = ("peer_id", "tokens", "clip", "norm")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     tokens: int
     clip: float
-    def __init__(self, peer_id: _Optional[str] = ..., tokens: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
+    norm: float
+    def __init__(self, peer_id: _Optional[str] = ..., tokens: _Optional[int] = ..., clip: _Optional[float] = ..., norm: _Optional[float] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("block", "blob", "size_bytes", "contributors", "reducers")

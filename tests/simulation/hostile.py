@@ -92,7 +92,7 @@ def forged_record(head: SealedRecord, signer: Any, roster: Sequence[RosterEntry]
     """A record that nobody but its signer has seen, with an update of so many tokens."""
     me = signer.peer_id
     blob = invented("forged", head.hash)
-    contributors = (Contributor(me, tokens, 1.0),)
+    contributors = (Contributor(me, tokens, 1.0, 1.0),)
     updates = (Update(next_block(head), blob, 1000, contributors, ()),) if tokens else ()
     record = replace(
         head.record,
