@@ -8,6 +8,7 @@ from pathlib import Path
 from spes_peer.cli import (
     EXIT_CODES,
     Parser,
+    add_announce,
     add_log_level,
     add_max_disk,
     add_pace,
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--run", dest="folder", type=Path, required=True, metavar="FOLDER", help="the run's folder")
     parser.add_argument("--host", default="", help="address to listen on (this machine's, on the way to the internet)")
-    parser.add_argument("--announce", default="", metavar="HOST", help="address that others dial, if not --host")
+    add_announce(parser, "if not --host and --port")
     parser.add_argument(
         "--port",
         type=port,
@@ -59,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = BootstrapSettings(
         folder=options.folder,
         host=options.host,
-        announce=options.announce,
+        announce=tuple(dict.fromkeys(options.announce)),
         port=options.port,
         finish_after=options.finish_after,
         max_upload=options.max_upload,

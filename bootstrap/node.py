@@ -15,7 +15,7 @@ from spes_peer.collection import Shards
 from spes_peer.collector import Collector
 from spes_peer.daemon.arrival import Arrival
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError, first_in
-from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.files import write_whole
@@ -23,7 +23,7 @@ from spes_peer.folder import StateFolder
 from spes_peer.following.follower import Follower
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
-from spes_peer.ports import address_towards, choose_ports
+from spes_peer.ports import address_towards, choose_ports, is_on_the_internet, is_wildcard
 from spes_peer.process import on_signals
 from spes_peer.rounds.messages import Beat, UpdateNotice
 from spes_peer.run.peers import Head, PeerState, Role
@@ -44,7 +44,7 @@ class BootstrapSettings:
 
     folder: Path
     host: str = ""
-    announce: str = ""
+    announce: tuple[Endpoint, ...] = ()
     port: int = 0
     finish_after: int = 0
     """Close the run after this round; 0 goes on to its end."""
@@ -62,7 +62,9 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
     stopped = asyncio.Event()
     on_signals(stopped.set)
     with folder.locked():
-        host = settings.host or address_towards(_SOMEWHERE, 9)
+        own = address_towards(_SOMEWHERE, 9)
+        host = settings.host or own
+        announce = settings.announce or (Endpoint(own if is_wildcard(host) else host, 0),)
         node = Node(
             folder,
             signed,
@@ -70,9 +72,11 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
                 role=Role.BOOTSTRAP,
                 name="bootstrap",
                 host=host,
-                announce=settings.announce,
+                announce=announce,
                 ports=choose_ports(host, settings.port),
                 inbound=True,
+                is_public=any(one.ip_version is None or is_on_the_internet(one.host) for one in announce),
+                relays=True,
                 max_upload=settings.max_upload,
                 max_download=settings.max_download,
             ),
@@ -85,7 +89,7 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
         if introduction is not None:
             node.take_time(introduction.clock.time())
         async with node.running([introduction.entry] if introduction is not None else ()):
-            address = _address(node)
+            address = ",".join(_addresses(node))
             write_whole(folder.path / _ADDRESS_FILE, f"{address}\n".encode())
             print(f"join this run with: spes-peer join --bootstrap {address}", flush=True)
             await _serve(node, known, settings, stopped)
@@ -109,9 +113,9 @@ async def _introduced_soon(folder: StateFolder, known: KnownNodes) -> Introducti
         return None
 
 
-def _address(node: Node) -> str:
-    settings = node.settings
-    return NodeAddress(settings.announce or settings.host, settings.ports.grpc, node.peer_id).text()
+def _addresses(node: Node) -> list[str]:
+    """At which volunteers can join."""
+    return [NodeAddress(one.host, one.port, node.peer_id).text() for one in node.reach.endpoints("grpc")]
 
 
 async def _serve(node: Node, known: KnownNodes, settings: BootstrapSettings, stopped: asyncio.Event) -> None:

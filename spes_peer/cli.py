@@ -108,6 +108,28 @@ def add_with_parent(parser: Any) -> None:
     )
 
 
+def add_announce(parser: Any, otherwise: str) -> None:
+    parser.add_argument(
+        "--announce",
+        type=announced,
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="address that others dial, where a router or a name leads to this machine; libp2p and the DHT have the"
+        f" next two ports; may be given twice ({otherwise})",
+    )
+
+
+def announced(text: str) -> Any:
+    """HOST or HOST:PORT, as an endpoint."""
+    from spes_peer.exchange.reach import parse_announced
+
+    try:
+        return parse_announced(text)
+    except BadConfiguration as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_pace(parser: Any) -> None:
     for direction, what in (("upload", "sent"), ("download", "taken")):
         parser.add_argument(
@@ -241,8 +263,12 @@ def _add_join(commands: Any) -> None:
     network.add_argument(
         "--port", type=port, default=0, metavar="N", help="first of three ports to listen on; 0 picks free ones (0)"
     )
+    add_announce(network, "what others find to lead here when they dial back")
     network.add_argument(
-        "--no-inbound", action="store_true", help="nobody can dial this machine: be reached through a relay"
+        "--no-inbound", action="store_true", help="take no connections from others: be reached through a relay"
+    )
+    network.add_argument(
+        "--relay", action="store_true", help="relay for peers that nobody can dial, where this machine can be dialled"
     )
     add_pace(network)
     device = parser.add_argument_group("device")
@@ -269,6 +295,9 @@ def _add_join(commands: Any) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
+    for flag in ("announce", "relay"):
+        if options.no_inbound and getattr(options, flag):
+            raise BadConfiguration(f"--{flag} needs others to dial this machine, and --no-inbound forbids it; drop one")
     from spes_peer.daemon.program import Daemon, JoinSettings
 
     settings = JoinSettings(
@@ -278,6 +307,8 @@ def _join(options: argparse.Namespace) -> int:
         host=options.host,
         port=options.port,
         inbound=not options.no_inbound,
+        announce=tuple(dict.fromkeys(options.announce)),
+        relays=options.relay,
         max_upload=options.max_upload,
         max_download=options.max_download,
         max_disk=options.max_disk,

@@ -17,11 +17,14 @@ from spes_peer import __version__
 from spes_peer.blobs import BlobStore
 from spes_peer.clock import ClockWatch, SwarmClock
 from spes_peer.errors import SpesError, Unreachable, first_in
+from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.pace import Pace
+from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
+from spes_peer.exchange.relays import RelayChoice
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
@@ -60,11 +63,17 @@ class NodeSettings:
     name: str
     host: str
     """Address to listen on."""
-    announce: str
-    """Address that others dial; empty when it is `host`."""
+    announce: tuple[Endpoint, ...]
+    """Addresses that others dial, as the owner gives them; none to find them out. Port 0: that of `ports`."""
     ports: Ports
     inbound: bool
-    """Whether others can dial it; a node without inbound connections is reached through relays."""
+    """Whether others may dial it; a node without inbound connections is reached through relays."""
+    own_host: str = ""
+    """This machine's address on the way to the others, where `host` is not one."""
+    is_public: bool = False
+    """Whether the run is on the internet: then private addresses are not announced."""
+    relays: bool = False
+    """For peers that nobody can dial."""
     max_upload: int = 0
     """Bytes of blobs that leave a second at most; 0: as many as the line takes."""
     max_download: int = 0
@@ -92,6 +101,17 @@ class Node:
         self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now)
+        self.reach = Reach(
+            own_host=settings.own_host or settings.host,
+            ports=settings.ports,
+            certificate=self.tls.certificate_der,
+            given=doors_given(settings.announce, settings.ports),
+            is_public=settings.is_public,
+            has_inbound=settings.inbound,
+            needs_no_relay=settings.role == Role.BOOTSTRAP,
+            on_change=lambda: self.announce_soon.set(),
+        )
+        self._relay_choice = RelayChoice(self.peer_id)
         self.fetcher = Fetcher(
             self.holdings,
             self.connections,
@@ -247,21 +267,43 @@ class Node:
             stack.push_async_callback(_close_at_once, closings)
             try:
                 async with asyncio.TaskGroup() as starting:
+                    starting.create_task(self._first_look(known[:1]))  # who has introduced us, if anybody has
                     libp2p = starting.create_task(self._start_libp2p(known, closings))
                     directory = starting.create_task(self._start_directory(known, closings))
             except* SpesError as failures:
                 raise first_in(failures) from None
             self.libp2p, self.directory = libp2p.result(), directory.result()
+            if self.reach.is_confirmed:  # now the other two listen
+                await self._look(known[:1], SERVICES)
             yield
 
+    async def _first_look(self, known: Sequence[PeerEntry]) -> None:
+        """At whether gRPC can be dialled, while the children start."""
+        if self.settings.inbound:
+            await self._look(known, ("grpc",))
+
+    async def _look(self, known: Sequence[PeerEntry], services: Sequence[str]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self.reach.measure(self.connections, {one.peer_id: one.name for one in known}, services)
+
+    def _witnesses(self) -> dict[PeerId, str]:
+        """Who can be asked to dial back: whoever is dialled directly and is there."""
+        present = [one for one in self.entries.values() if one.grpc_addresses and self._is_present(one)]
+        return {one.peer_id: one.name for one in present}
+
+    def _is_present(self, entry: PeerEntry) -> bool:
+        is_listed = self.unlisted_seconds(entry.peer_id) <= self.manifest.timing.dht_ttl_seconds
+        return is_listed and entry.state != PeerState.LEAVING
+
     async def _start_libp2p(self, known: Sequence[PeerEntry], closings: list[_Closing]) -> Libp2pNode:
-        relays = [address for entry in known if entry.role == Role.BOOTSTRAP for address in entry.libp2p_addresses]
+        relays = self._relay_choice.choose(known, ()) if self.reach.needs_relay else ()
         node = await Libp2pNode.start(
             identity=self.identity,
             host=self.settings.host,
             port=self.settings.ports.libp2p,
-            is_relay=self.settings.role == Role.BOOTSTRAP,
-            relays=() if self.settings.inbound else tuple(relays),
+            is_relay=self.settings.relays,
+            relays=relays,
             inbound_socket=self.folder.peer_socket,
             folder=self.folder.path,
             on_addresses=lambda _addresses: self.announce_soon.set(),
@@ -283,6 +325,14 @@ class Node:
         closings.append(directory.close)
         return directory
 
+    async def use_relays(self) -> None:
+        """Keep places at relays of the run while nobody gets through otherwise, and give them up when somebody does."""
+        if self.libp2p is None:
+            return
+        present = [one for one in self.entries.values() if self._is_present(one)]
+        needed = self.reach.needs_relay
+        await self.libp2p.use_relays(self._relay_choice.choose(present, self.libp2p.standing_relays) if needed else ())
+
     async def _open_tunnel(self, peer_id: PeerId, addresses: Sequence[str]) -> Path:
         if self.libp2p is None:
             raise Unreachable("the libp2p node is not running yet")
@@ -297,6 +347,7 @@ class Node:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_bounded(self.folder.logs))
             tasks.create_task(watch.run())
+            tasks.create_task(self.reach.keep(self.connections, self._witnesses))
 
     # ---- what this node says of itself ----
 
@@ -304,11 +355,10 @@ class Node:
         """This node's entry as it is now. The moment is our wall clock's, so that others can tell us if that is wrong;
         but it rises, so that an entry is newer than the last one where that was set back."""
         self._written_at = max(self.clock.wall(), self._written_at + 0.001)
-        settings = self.settings
+        settings, reach = self.settings, self.reach
         libp2p = self.libp2p.addresses if self.libp2p else ()
-        if not settings.inbound:
-            libp2p = tuple(address for address in libp2p if "/p2p-circuit" in address)
-        grpc = (f"{_bracketed(settings.announce or settings.host)}:{settings.ports.grpc}",) if settings.inbound else ()
+        dht = self.directory.addresses if self.directory else ()
+        relayed = [address for address in libp2p if "/p2p-circuit" in address and reach.needs_relay]
         return PeerEntry(
             peer_id=self.peer_id,
             name=settings.name,
@@ -317,22 +367,14 @@ class Node:
             role=settings.role,
             state=self.state,
             incarnation=self.signer.incarnation,
-            grpc_addresses=grpc,
+            grpc_addresses=tuple(str(endpoint) for endpoint in reach.endpoints("grpc")),
             certificate=self.tls.certificate_der,
-            libp2p_addresses=self._announced(libp2p),
-            dht_addresses=self._announced(self.directory.addresses if self.directory else ()),
+            libp2p_addresses=(*_multiaddrs(reach.endpoints("libp2p"), libp2p), *relayed),
+            dht_addresses=_multiaddrs(reach.endpoints("dht"), dht),
             max_subsets=self.max_subsets,
             written_at=self._written_at,
+            is_relay=settings.relays and bool(reach.endpoints("libp2p")),
         )
-
-    def _announced(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Addresses with the announced host in place of the one listened on."""
-        if not self.settings.announce:
-            return tuple(addresses)
-        kind = "ip6" if ":" in self.settings.announce else "ip4" if _is_ip(self.settings.announce) else "dns4"
-        announced = f"/{kind}/{self.settings.announce}/"
-        listened = f"/{'ip6' if ':' in self.settings.host else 'ip4'}/{self.settings.host}/"
-        return tuple(address.replace(listened, announced, 1) for address in addresses)
 
     async def announce(self) -> None:
         """Put this node's entry into the DHT, and read the others'."""
@@ -403,11 +445,12 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _is_ip(host: str) -> bool:
-    with contextlib.suppress(OSError):
-        socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-        return True
-    return False
+def _multiaddrs(endpoints: Iterable[Endpoint], listening: Sequence[str]) -> tuple[str, ...]:
+    """Of a listener that says of itself that it is at `listening`, whose peer id stands in these."""
+    if not listening:
+        return ()
+    peer_id = PeerId(listening[0].rpartition("/p2p/")[2])
+    return tuple(NodeAddress(endpoint.host, endpoint.port, peer_id).text() for endpoint in endpoints)
 
 
 async def _close_at_once(closings: list[_Closing]) -> None:

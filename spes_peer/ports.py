@@ -61,25 +61,21 @@ def check_port_free(host: str, port: int, advice: str = "choose another port") -
 
 def address_towards(host: str, port: int) -> str:
     """This machine's address on the way to `host`; no packet is sent."""
-    return ends_towards(host, port)[0]
-
-
-def ends_towards(host: str, port: int) -> tuple[str, str]:
-    """This machine's address on the way to `host`, and that of `host`; no packet is sent."""
     with contextlib.suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
-            return str(probe.getsockname()[0]), str(probe.getpeername()[0])
-    return "127.0.0.1", ""
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
 
 
-def is_hidden(own: str, theirs: str) -> bool:
-    """Whether nobody on the internet can dial `own`, and `theirs` is there: a router in between translates."""
-    return _is_on_the_internet(theirs) and not _is_on_the_internet(own)
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for all addresses of a machine."""
+    return host in ("0.0.0.0", "::")
 
 
-def _is_on_the_internet(address: str) -> bool:
+def is_on_the_internet(address: str) -> bool:
+    """Whether it is an IP address that everybody can dial, if nothing is in between; a name is none."""
     try:
         return ipaddress.ip_address(address).is_global
     except ValueError:

@@ -58,7 +58,7 @@ def make_node(folder: Path, manifest: Manifest, organizer: Identity) -> Node:
     node = Node(
         StateFolder(folder),
         sign_manifest(manifest, organizer),
-        NodeSettings(Role.VOLUNTEER, "self", "127.0.0.1", "", Ports(0, 0, 0), inbound=True),
+        NodeSettings(Role.VOLUNTEER, "self", "127.0.0.1", (), Ports(0, 0, 0), inbound=True),
     )
     if node.chain.head is None:
         first = dataclasses.replace(genesis(node.layout), run_id=node.run_id)

@@ -59,7 +59,7 @@ class RunNodes:
         folder = StateFolder(self._folder / f"n{number}")
         folder.identity_key.write_text(self.identities[number].seed.hex())
         role = Role.BOOTSTRAP if number == 0 else Role.VOLUNTEER
-        settings = NodeSettings(role, f"node {number}", "127.0.0.1", "", Ports(0, 0, 0), inbound=True)
+        settings = NodeSettings(role, f"node {number}", "127.0.0.1", (), Ports(0, 0, 0), inbound=True)
         node = Node(folder, sign_manifest(self._manifest, self._organizer), settings)
         if node.chain.head is None and has_genesis:
             zero = dataclasses.replace(

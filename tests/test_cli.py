@@ -88,6 +88,23 @@ def test_a_wrong_number_is_named_with_its_option_in_one_line(
     assert repr(arguments[-1]) in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--announce", "/ip4/1.2.3.4/tcp/1"), ("--announce", "write HOST:PORT")),
+        (("--announce", "1.2.3.4:0"), ("'1.2.3.4:0'", "write HOST:PORT")),
+        (("--no-inbound", "--announce", "1.2.3.4:5"), ("--announce", "--no-inbound forbids it")),
+        (("--no-inbound", "--relay"), ("--relay", "--no-inbound forbids it")),
+    ],
+)
+def test_what_cannot_be_with_addresses_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    line = refused(capsys, "join", "--bootstrap", "x", *arguments)
+    for word in words:
+        assert word in line
+
+
 def test_an_unknown_command_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, "jion")
     assert "'jion'" in line

@@ -214,13 +214,18 @@ async def test_a_peer_that_hears_of_a_relay_later_is_reached_through_it(folder: 
         node(folder, "n") as reached,
         node(folder, "d") as dialler,
     ):
-        reached.use_relays(relay.addresses)
+        await reached.use_relays(relay.addresses)
         addresses = await relayed(reached)
+        assert reached.standing_relays == relay.addresses
         assert await echo(await dialler.open_tunnel(peer_id_of(reached), addresses)) == b"hello"
         child = reached._child
-        reached.use_relays(("/ip4/127.0.0.1/tcp/9/p2p/" + peer_id_of(dialler),))
+        await reached.use_relays((*relay.addresses, "/ip4/127.0.0.1/tcp/9/p2p/" + peer_id_of(dialler)))
+        assert through_relays(reached) == addresses  # a place that stands is not touched
+        await reached.use_relays(())
+        await until(lambda: not through_relays(reached), 5.0)
+        await reached.use_relays(relay.addresses)
+        assert await relayed(reached) == addresses
         assert reached._child is child
-        assert not child.ended.is_set()
 
 
 async def test_after_a_relay_restarts_its_peers_are_reached_again(folder: Path) -> None:

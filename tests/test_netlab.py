@@ -111,6 +111,19 @@ def test_what_is_quiet_for_too_long_is_forgotten_and_what_is_used_is_not() -> No
     assert cone.outward(packet((INSIDE, 4510), (OUTSIDE, 443), SYN), 117.0)
 
 
+def test_a_port_that_is_forwarded_lets_everybody_in_and_answers_come_from_there() -> None:
+    cone = router()
+    cone.forwards[4510] = INSIDE + (4510).to_bytes(2, "big")
+    inward = cone.inward(packet((OUTSIDE, 443), (PUBLIC, 4510), SYN), 0.0)
+    assert inward == packet((OUTSIDE, 443), (INSIDE, 4510), SYN)
+    assert cone.outward(packet((INSIDE, 4510), (OUTSIDE, 443), SYN | ACK), 0.0) == packet(
+        (PUBLIC, 4510), (OUTSIDE, 443), SYN | ACK
+    )
+    assert cone.inward(packet((OUTSIDE, 443), (PUBLIC, 4510), ACK), 1.0) is not None
+    assert cone.inward(packet((OUTSIDE, 443), (PUBLIC, 4511), SYN), 1.0) is None
+    assert cone.inward(packet((OUTSIDE, 444), (PUBLIC, 4510), ACK), 1.0) is None
+
+
 @pytest.mark.parametrize("junk", [b"", b"\x45", bytes(60), b"\x45" + bytes(30), b"\x60" + bytes(60), b"\x4f" * 40])
 def test_what_is_no_packet_goes_nowhere(junk: bytes) -> None:
     assert router().outward(junk, 0.0) is None

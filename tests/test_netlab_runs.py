@@ -41,16 +41,19 @@ def complete(run: Run, names: Sequence[str], num_rounds: int) -> None:
 
 @pytest.mark.timeout(420)
 def test_peers_behind_routers_train_through_the_relay_whatever_their_routers_forget(place: Place, lab: Lab) -> None:
-    """Both routers forget what is quiet for 30 s, then everything at once, then one gets another public address. One of
-    the peers was told that nobody can dial it, the other finds out."""
+    """Both routers forget what is quiet for 30 s, then everything at once, then one gets another public address. The
+    peers are told nothing of all that."""
     run = organized_at(place, lab.public(), small_run(min_peers=2))
     cone, symmetric = lab.home("cone", forget_seconds=30), lab.home("symmetric", forget_seconds=30, delay_ms=10)
-    join_at(run, cone, "cone", "--no-inbound")
+    join_at(run, cone, "cone")
     until(lambda: run.phase("cone") == "waiting", "the first waits for others")
     time.sleep(IDLE_SECONDS)
     join_at(run, symmetric, "symmetric")
     complete(run, ["cone", "symmetric"], NUM_ROUNDS)
-    assert place.status("symmetric")["reachability"] == "relay"
+    for name in ("cone", "symmetric"):
+        status = place.status(name)
+        assert status["reachability"] == "relay"
+        assert "did not answer a dial back by bootstrap" in status["reachability_why"]
     cone.forget()
     symmetric.forget()
     complete(run, ["cone", "symmetric"], 1)
@@ -67,3 +70,29 @@ def test_peers_with_nothing_but_ipv6_train_and_pass_over_an_address_that_is_dead
     join_at(run, lab.public("6"), "public")
     join_at(run, lab.home(family="6"), "home", "--no-inbound")
     complete(run, ["public", "home"], NUM_ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_home_whose_router_lets_others_in_is_dialled_there_also_when_its_public_address_changes(
+    place: Place, lab: Lab
+) -> None:
+    run = organized_at(place, lab.public(), small_run(min_peers=2))
+    home = lab.home()
+    home.forward(4510, 4511, 4512)
+    join_at(run, home, "home", "--port", "4510")
+    join_at(run, lab.public(), "public")
+    complete(run, ["home", "public"], 1)
+    assert place.status("home")["reachability"] == "direct"
+    assert f"{home.public_address}:4510 answered" in place.status("home")["reachability_why"]
+    assert transport(place, "public", "home") == "grpc"
+    before = home.public_address
+    lab.move(home)
+    until(lambda: home.public_address in place.status("home").get("reachability_why", ""), "the new address is found")
+    assert home.public_address != before
+    complete(run, ["home", "public"], 1)
+    assert transport(place, "public", "home") == "grpc"
+
+
+def transport(place: Place, name: str, other: str) -> str:
+    """By which one peer calls another, as it says."""
+    return str(next(peer["transport"] for peer in place.status(name)["peers"] if peer["name"] == other))

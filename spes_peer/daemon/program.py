@@ -26,15 +26,15 @@ from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.status import LogRing, PhaseKeeper, add_machine, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTrouble, PeerError, SpesError, first_in
-from spes_peer.exchange.addresses import NodeAddress, parse_address
+from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
-from spes_peer.exchange.known_nodes import KnownNodes
+from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
 from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
-from spes_peer.ports import address_towards, choose_ports, ends_towards, is_hidden
+from spes_peer.ports import address_towards, choose_ports, is_on_the_internet, is_wildcard
 from spes_peer.process import on_signals
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
@@ -62,6 +62,10 @@ class JoinSettings:
     host: str = ""
     port: int = 0
     inbound: bool = True
+    announce: tuple[Endpoint, ...] = ()
+    """Addresses at which others reach this machine; none to find them out."""
+    relays: bool = False
+    """For peers that nobody can dial."""
     max_upload: int = 0
     """Bytes a second, like `max_download`; 0 sets no limit."""
     max_download: int = 0
@@ -169,18 +173,18 @@ class Daemon:
         known: KnownNodes,
         stack: contextlib.AsyncExitStack,
     ) -> None:
-        own, theirs = _ends_towards(introduction, arrival.addresses)
+        own, is_public = _place_among(introduction, known, arrival.addresses)
         host = self.settings.host or own
-        is_behind_a_router = is_hidden(host, theirs)
-        if is_behind_a_router and self.settings.inbound:
-            logger.info("nobody in the run can dial this address, being reached through a relay address=%s", host)
         settings = NodeSettings(
             role=Role.VOLUNTEER,
             name=usable_name(self.settings.name),
             host=host,
-            announce="",
+            announce=self.settings.announce,
             ports=choose_ports(host, self.settings.port),
-            inbound=self.settings.inbound and not is_behind_a_router,
+            inbound=self.settings.inbound,
+            own_host=own if is_wildcard(host) else host,
+            is_public=is_public,
+            relays=self.settings.relays,
             max_upload=self.settings.max_upload,
             max_download=self.settings.max_download,
         )
@@ -309,21 +313,13 @@ class Daemon:
             except SpesError as error:
                 logger.warning("the DHT does not answer reason=%s", error)
             known.note(node.entries.values())
-            self._find_relays(node)
+            await node.use_relays()
             await member.claiming.read()
             await member.reconsider()
             self.board.touch()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._announce_seconds(node)):
                     await node.announce_soon.wait()
-
-    def _find_relays(self, node: Node) -> None:
-        """Who cannot be dialled and was introduced by a volunteer hears of the organizer's relays here."""
-        if node.settings.inbound or node.libp2p is None or node.chain.head is None:
-            return
-        organizers = node.chain.record(0).sealed.record.candidates
-        entries = [node.entries[peer] for peer in organizers if peer in node.entries]
-        node.libp2p.use_relays([address for entry in entries for address in entry.libp2p_addresses])
 
     def _announce_seconds(self, node: Node) -> float:
         beat_seconds = node.manifest.timing.dht_beat_seconds
@@ -391,15 +387,19 @@ class Daemon:
         return status
 
 
-def _ends_towards(introduction: Introduction | None, addresses: Sequence[NodeAddress]) -> tuple[str, str]:
-    """This machine's address on the way to the others, and one of theirs. Without an introduction no name is looked up:
-    that may take long."""
+def _place_among(
+    introduction: Introduction | None, known: KnownNodes, addresses: Sequence[NodeAddress]
+) -> tuple[str, bool]:
+    """This machine's address on the way to the others, and whether they are on the internet. Without an introduction no
+    name is looked up: that may take long."""
+    entries = [introduction.entry] if introduction is not None else list(known.entries)
+    endpoints = [address.endpoint for address in addresses if address.endpoint.ip_version]
     if introduction is not None:
-        return ends_towards(introduction.address.host, introduction.address.port)
-    numeric = [address.endpoint for address in addresses if address.endpoint.ip_version]
-    if numeric:
-        return ends_towards(numeric[0].host, numeric[0].port)
-    return address_towards(_SOMEWHERE, 9), ""
+        endpoints = [introduction.endpoint]
+    theirs = [endpoint.host for endpoint in endpoints]
+    theirs += [address.host for entry in entries for address in addresses_of(entry)]
+    own = address_towards(endpoints[0].host, endpoints[0].port) if endpoints else address_towards(_SOMEWHERE, 9)
+    return own, any(is_on_the_internet(host) for host in theirs)
 
 
 async def _hand_over(node: Node) -> None:

@@ -135,7 +135,7 @@ def add_member(status: Status, member: "Member") -> None:
     add_machine(status, node, member.trainer)
     status.peer_id = node.peer_id
     status.run.CopyFrom(run_info(node.signed_manifest, node.manifest, node.layout))
-    status.reachability = _reachability(node)
+    status.reachability, status.reachability_why = _reachability(node), node.reach.why
     status.traffic.extend(by_transport(node.traffic))
     status.rounds.extend(member.history.rounds)
     status.held_out_loss_start = member.history.held_out_loss_start
@@ -160,9 +160,9 @@ def add_member(status: Status, member: "Member") -> None:
 
 
 def _reachability(node: Node) -> str:
-    if node.settings.inbound:
+    if node.reach.endpoints("grpc") and not node.reach.needs_relay:
         return "direct"
-    return "relay" if node.entry().libp2p_addresses else "nobody yet"
+    return "relay" if node.libp2p is not None and node.libp2p.standing_relays else "nobody yet"
 
 
 def _training(member: "Member") -> TrainingStatus:
@@ -220,6 +220,8 @@ def in_words(status: Status) -> str:
         _phase_line(status.phase, names, "doing"),
         *(f"trouble: {trouble}" for trouble in status.troubles),
     ]
+    if status.reachability_why:
+        lines.append(f"others reach this peer: {status.reachability}  ({status.reachability_why})")
     if status.round_phase.name:
         lines.append(_phase_line(status.round_phase, names, "round"))
     for service in status.services:

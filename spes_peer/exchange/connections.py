@@ -1,7 +1,8 @@
 """Connections to peers: dialled by their signed entries, kept, dropped when they fail, dialled again with back-off.
 
-A peer's gRPC addresses are tried first, in order and each for a few seconds; then a libp2p tunnel, which is a Unix
-socket to which the same gRPC channel is pointed. Either way the server must show the certificate in the peer's entry.
+A peer's gRPC addresses are tried first, in order, each with a small head start and for a few seconds; then a libp2p
+tunnel, which is a Unix socket to which the same gRPC channel is pointed. Either way the server must show the
+certificate in the peer's entry.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from spes_peer.errors import BadConfiguration, BadMessage, SpesError, Unreachable
 from spes_peer.exchange import grpc_options
-from spes_peer.exchange.addresses import parse_endpoint
+from spes_peer.exchange.addresses import Endpoint, parse_endpoint
+from spes_peer.exchange.dialling import LOOK_UP_SECONDS, MAX_IP_ADDRESSES, NoneAnswers, first_that_answers, look_up
 from spes_peer.exchange.limits import DIAL_SECONDS, MAX_BACKOFF_SECONDS, MAX_DIALLED_ADDRESSES, TUNNEL_SECONDS
 from spes_peer.exchange.link import Link
 from spes_peer.exchange.traffic import Traffic, Transport
@@ -138,10 +140,10 @@ class Connections:
         if entry.peer_id == self.peer_id and self._own_socket is not None:
             return await self._open(entry, "grpc", f"unix:{self._own_socket}", DIAL_SECONDS)
         failures = []
-        for address in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
+        if entry.grpc_addresses:
             try:
-                return await self._open(entry, "grpc", parse_endpoint(address).target, DIAL_SECONDS)
-            except (BadConfiguration, Unreachable) as error:
+                return await self._dial_directly(entry)
+            except Unreachable as error:
                 failures.append(str(error))
         if entry.libp2p_addresses and self._open_tunnel is not None:
             try:
@@ -154,6 +156,26 @@ class Connections:
                 failures.append(f"no libp2p tunnel: {error}")
         raise Unreachable(f"cannot reach {entry.peer_id}: {'; '.join(failures) or 'its entry has no address for us'}")
 
+    async def _dial_directly(self, entry: PeerEntry) -> Link:
+        """By gRPC, at whichever of its addresses answers first."""
+        targets: list[str] = []
+        failures: list[str] = []
+        for text in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
+            try:
+                targets += [endpoint.target for endpoint in await _resolved(parse_endpoint(text))]
+            except (BadConfiguration, Unreachable) as error:
+                failures.append(str(error))
+
+        def attempt(target: str) -> Callable[[], Awaitable[Link]]:
+            return lambda: self._open(entry, "grpc", target, DIAL_SECONDS)
+
+        try:
+            return await first_that_answers(
+                [attempt(target) for target in targets[:MAX_DIALLED_ADDRESSES]], lambda link: link.channel.close(None)
+            )
+        except NoneAnswers as error:
+            raise Unreachable("; ".join([*failures, *map(str, error.failures)])) from None
+
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
         return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost, self._now)
@@ -164,6 +186,20 @@ class Connections:
         self._retired = [c for c in self._retired if c not in dead]
         for channel in dead:
             await channel.close(None)
+
+
+async def _resolved(endpoint: Endpoint) -> list[Endpoint]:
+    """With IP addresses in place of a name: gRPC would try those of one name for longer than we wait for all."""
+    if endpoint.ip_version is not None:
+        return [endpoint]
+    try:
+        async with asyncio.timeout(LOOK_UP_SECONDS):
+            found = await look_up(endpoint.host, endpoint.port)
+    except TimeoutError:
+        found = []
+    if not found:
+        raise Unreachable(f"the name {endpoint.host!r} cannot be resolved")
+    return [Endpoint(host, endpoint.port) for host in found[:MAX_IP_ADDRESSES]]
 
 
 async def open_channel(target: str, certificate_pem: bytes, timeout_seconds: float) -> grpc.aio.Channel:

@@ -5,10 +5,9 @@ entry, signed by the peer id of the address, that names this very certificate. S
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
-import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,7 @@ from spes_peer.clock import HeldClock
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, NoBootstrap, PeerError, TooOld
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import open_channel, pem_of
+from spes_peer.exchange.dialling import MAX_IP_ADDRESSES, NoneAnswers, first_that_answers, look_up
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest
 from spes_peer.run.peers import PeerEntry
 from spes_peer.run.signed import Signed
@@ -26,7 +26,6 @@ from spes_peer.wire import convert, peer_pb2, signed_pb2
 from spes_peer.wire.peer_pb2_grpc import PeerStub
 
 INTRODUCTION_SECONDS = 10.0
-_MAX_IP_ADDRESSES = 4
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
@@ -54,7 +53,9 @@ class Introduction:
     """The answering node's."""
     head_round: int
     address: NodeAddress
-    """Where it answered."""
+    """Where it was asked."""
+    endpoint: Endpoint
+    """Where it answered: that address, with an IP address in place of a name."""
     clock: HeldClock = field(default_factory=HeldClock, compare=False)
     """What time it is for the answering node."""
 
@@ -69,7 +70,7 @@ async def describe(address: NodeAddress, timeout_seconds: float = INTRODUCTION_S
     try:
         async with asyncio.timeout(timeout_seconds):
             ip_addresses = await _resolved(address)
-            endpoint, certificate = await _first_shown(address, ip_addresses, timeout_seconds / len(ip_addresses))
+            endpoint, certificate = await _first_shown(address, ip_addresses)
             answer = await _ask(endpoint, certificate, timeout_seconds)
     except TimeoutError:
         raise NoBootstrap(
@@ -77,49 +78,34 @@ async def describe(address: NodeAddress, timeout_seconds: float = INTRODUCTION_S
             " and whether a firewall is in between"
         ) from None
     try:
-        return _checked(answer, address, certificate)
+        return _checked(answer, address, endpoint, certificate)
     except PeerError as error:
         raise WrongNode(f"the node at {address.endpoint} cannot be trusted: {error}") from None
 
 
 async def _resolved(address: NodeAddress) -> list[str]:
     """Some IP addresses of the host, at least one."""
-    found = await _looked_up(address)
+    found = await look_up(address.host, address.port, _FAMILIES[address.name_kind])
     if not found:
         raise NoBootstrap(f"the name {address.host!r} cannot be resolved; check its spelling and this machine's DNS")
-    return found[:_MAX_IP_ADDRESSES]
+    return found[:MAX_IP_ADDRESSES]
 
 
-async def _looked_up(address: NodeAddress) -> list[str]:
-    """As `loop.getaddrinfo`, in a thread for which the end of the program does not wait: a resolver without a network
-    takes half a minute, and a Ctrl-C is obeyed at once."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
-
-    def look_up() -> None:
-        found: list[str] = []
-        with contextlib.suppress(OSError, UnicodeError):
-            family = _FAMILIES[address.name_kind]
-            answers = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
-            found = [str(one[4][0]) for one in answers]
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(found))
-
-    threading.Thread(target=look_up, name=f"look up {address.host}", daemon=True).start()
-    return await future
-
-
-async def _first_shown(address: NodeAddress, ip_addresses: list[str], seconds_each: float) -> tuple[Endpoint, bytes]:
+async def _first_shown(address: NodeAddress, ip_addresses: list[str]) -> tuple[Endpoint, bytes]:
     """The first of the host's addresses that answers, and the certificate it shows."""
-    failures: list[NoBootstrap | TimeoutError] = []
-    for ip_address in ip_addresses:
+
+    def attempt(ip_address: str) -> Callable[[], Awaitable[tuple[Endpoint, bytes]]]:
         endpoint = Endpoint(ip_address, address.port)
-        try:
-            async with asyncio.timeout(seconds_each):
-                return endpoint, await _shown_certificate(endpoint)
-        except (NoBootstrap, TimeoutError) as error:
-            failures.append(error)
-    raise failures[0]
+
+        async def show() -> tuple[Endpoint, bytes]:
+            return endpoint, await _shown_certificate(endpoint)
+
+        return show
+
+    try:
+        return await first_that_answers([attempt(one) for one in ip_addresses])
+    except NoneAnswers as error:
+        raise error.failures[0] from None
 
 
 async def _shown_certificate(endpoint: Endpoint) -> bytes:
@@ -155,7 +141,9 @@ async def _ask(endpoint: Endpoint, certificate: bytes, timeout_seconds: float) -
         await channel.close(None)
 
 
-def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: bytes) -> Introduction:
+def _checked(
+    answer: peer_pb2.Description, address: NodeAddress, endpoint: Endpoint, certificate: bytes
+) -> Introduction:
     run_id = convert.from_message(SignedManifest, answer.manifest).run_id
     signed = convert.from_message(Signed, answer.entry)
     if signed.peer_id != address.peer_id:
@@ -175,7 +163,7 @@ def _checked(answer: peer_pb2.Description, address: NodeAddress, certificate: by
         raise BadMessage(str(error)) from None
     clock = HeldClock()
     clock.tell(description.now)
-    return Introduction(description.manifest, manifest, entry, description.head_round, address, clock)
+    return Introduction(description.manifest, manifest, entry, description.head_round, address, endpoint, clock)
 
 
 def _refuse_newer(signed: Signed) -> None:

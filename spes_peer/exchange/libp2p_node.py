@@ -32,12 +32,14 @@ from spes_peer.ports import check_port_free
 from spes_peer.process import socket_to_parent
 from spes_peer.wire import frames
 from spes_peer.wire.children_pb2 import (
+    Done,
     Frame,
     Libp2pStarted,
     OpenTunnel,
     RelayedAddresses,
     StartLibp2p,
     TunnelOpened,
+    UseRelays,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Node:
         self._num_inbound = 0
         self._inbound_socket = ""
         self._tunnels: Tunnels | None = None
+        self._reservations: Reservations | None = None
 
     async def serve(self) -> None:
         """Answer requests, in their order, until the parent is gone."""
@@ -87,6 +90,11 @@ class Node:
                 raise ChildFailed("the libp2p node has not started")
             path = await self._tunnels.open(request.peer_id, request.addresses)
             return TunnelOpened(socket_path=str(path))
+        if isinstance(request, UseRelays):
+            if self._reservations is None:
+                raise ChildFailed("the libp2p node has not started")
+            await self._reservations.use({address: Route.parse(address) for address in request.relays})
+            return Done()
         raise BadMessage(f"{request.DESCRIPTOR.name} is not for the libp2p node")
 
     async def _start(self, request: StartLibp2p) -> Libp2pStarted:
@@ -100,8 +108,8 @@ class Node:
         if not host.get_addrs():  # py-libp2p reports no error
             raise ChildFailed(f"the libp2p node cannot listen at {request.host} port {request.port}")
         self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery)
-        if relays:
-            self._nursery.start_soon(Reservations(host, relays, self._tell_relayed).keep)
+        self._reservations = Reservations(host, self._nursery, self._tell_relayed)
+        await self._reservations.use(relays)
         return Libp2pStarted(addresses=[str(address) for address in host.get_addrs()])
 
     async def _carry_inbound(self, stream: INetStream) -> None:

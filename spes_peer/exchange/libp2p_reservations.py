@@ -23,23 +23,32 @@ WATCH_SECONDS = 0.5
 
 
 class Reservations:
-    """Reservations at a fixed set of relays. `on_change` gets the relayed addresses whenever they change."""
+    """Reservations at the relays in use. `on_change` gets the relayed addresses whenever they change."""
 
-    def __init__(
-        self, host: IHost, relays: dict[str, Route], on_change: Callable[[list[str]], Awaitable[None]]
-    ) -> None:
+    def __init__(self, host: IHost, nursery: trio.Nursery, on_change: Callable[[list[str]], Awaitable[None]]) -> None:
+        """`nursery` holds the work until the process ends."""
         self._host = host
-        self._relays = relays
+        self._nursery = nursery
         self._on_change = on_change
+        self._kept: dict[str, trio.CancelScope] = {}
+        """By address, in the order in which others try them."""
         self._standing: set[str] = set()
 
-    async def keep(self) -> None:
-        """Run until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for address, route in self._relays.items():
-                nursery.start_soon(self._keep_one, address, route)
+    async def use(self, relays: dict[str, Route]) -> None:
+        """Keep places at these from now on, and at no others."""
+        for address in [one for one in self._kept if one not in relays]:
+            self._kept.pop(address).cancel()
+            await self._set(address, False)
+        for address, route in relays.items():
+            if address not in self._kept:
+                self._kept[address] = trio.CancelScope()
+                self._nursery.start_soon(self._keep_one, address, route, self._kept[address])
 
-    async def _keep_one(self, address: str, relay: Route) -> None:
+    async def _keep_one(self, address: str, relay: Route, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._keep(address, relay)
+
+    async def _keep(self, address: str, relay: Route) -> None:
         retry_seconds = FIRST_RETRY_SECONDS
         while True:
             try:
@@ -74,10 +83,10 @@ class Reservations:
         return True
 
     async def _set(self, address: str, stands: bool) -> None:
+        if stands and address not in self._kept:
+            return  # given up meanwhile
         before = len(self._standing)
         (self._standing.add if stands else self._standing.discard)(address)
         if len(self._standing) != before:
             own = self._host.get_id()
-            await self._on_change(
-                [f"{relay}/p2p-circuit/p2p/{own}" for relay in self._relays if relay in self._standing]
-            )
+            await self._on_change([f"{relay}/p2p-circuit/p2p/{own}" for relay in self._kept if relay in self._standing])

@@ -25,6 +25,7 @@ from spes_peer.blobs import num_pieces_of
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMissing, SpesError, Unreachable
 from spes_peer.exchange import grpc_options
 from spes_peer.exchange.addresses import Endpoint, parse_endpoint
+from spes_peer.exchange.dial_back import DialBack, caller_ip
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import (
@@ -50,6 +51,8 @@ from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed, is_packed
 from spes_peer.wire import convert, peer_pb2, signed_pb2
 from spes_peer.wire.peer_pb2 import (
+    DialBackReply,
+    DialBackRequest,
     FetchReply,
     FetchRequest,
     HaveReply,
@@ -248,6 +251,7 @@ class _Service:
         self._strangers = Slots(MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_CALLER)
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
+        self._dial_back = DialBack()
 
     async def Describe(self, _request: None, _line: None) -> Any:
         return convert.to_message(self._host.description())
@@ -284,6 +288,9 @@ class _Service:
                     chunk = piece[start : start + self._upload.chunk_bytes]
                     await self._upload.take(len(chunk))
                     await line.write(FetchReply(piece=index, content=chunk))
+
+    async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:
+        return line.counted(await self._dial_back.answer(line.caller, caller_ip(line.context.peer()), request))
 
     async def Attend(self, request_iterator: AsyncIterator[bytes], line: "_Line") -> None:
         if (older := self._attending.get(line.caller)) is not None:

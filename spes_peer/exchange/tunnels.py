@@ -5,6 +5,7 @@ process. While it is started again calls fail at once with `ChildFailed`, and tu
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
@@ -17,7 +18,15 @@ from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.identity import Identity
 from spes_peer.ports import check_port_free
 from spes_peer.process import Backoff, Child, Service, start_surely
-from spes_peer.wire.children_pb2 import Libp2pStarted, OpenTunnel, RelayedAddresses, StartLibp2p, TunnelOpened
+from spes_peer.wire.children_pb2 import (
+    Done,
+    Libp2pStarted,
+    OpenTunnel,
+    RelayedAddresses,
+    StartLibp2p,
+    TunnelOpened,
+    UseRelays,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +104,20 @@ class Libp2pNode:
         )
         return Path(opened.socket_path)
 
-    def use_relays(self, relays: Sequence[str]) -> None:
-        """Reserve a place at these relays too. While places stand nothing happens, because the process starts again
-        for it."""
-        new = [relay for relay in relays if relay not in self._request.relays]
-        if new and not self._relayed and self._child is not None:
-            self._request.relays.extend(new)
-            self._child.kill()
+    @property
+    def standing_relays(self) -> tuple[str, ...]:
+        """Multiaddrs of those at which this node has a place now."""
+        return tuple(address.partition("/p2p-circuit")[0] for address in self._relayed)
+
+    async def use_relays(self, relays: Sequence[str]) -> None:
+        """Keep places at these relays from now on, and at no others; also in the process's next lives."""
+        if list(self._request.relays) == list(relays):
+            return
+        del self._request.relays[:]
+        self._request.relays.extend(relays)
+        if self._child is not None:
+            with contextlib.suppress(ChildFailed):  # the next life has them
+                await self._child.call(UseRelays(relays=relays), Done, _OPEN_SECONDS)
 
     async def close(self) -> None:
         """End the process."""

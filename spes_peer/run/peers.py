@@ -37,6 +37,7 @@ class PeerEntry:
     dht_addresses: tuple[str, ...]
     max_subsets: int
     written_at: float
+    is_relay: bool = False
 
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME_CHARACTERS or not self.name.isprintable():

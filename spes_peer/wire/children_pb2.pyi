@@ -132,6 +132,12 @@ class StartLibp2p(_message.Message):
     tunnel_folder: str
     def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., seed: _Optional[bytes] = ..., is_relay: bool = ..., relays: _Optional[_Iterable[str]] = ..., inbound_socket: _Optional[str] = ..., tunnel_folder: _Optional[str] = ...) -> None: ...
 
+class UseRelays(_message.Message):
+    __slots__ = ("relays",)
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
+    relays: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, relays: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Libp2pStarted(_message.Message):
     __slots__ = ("addresses",)
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +163,14 @@ class TunnelOpened(_message.Message):
     SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
     socket_path: str
     def __init__(self, socket_path: _Optional[str] = ...) -> None: ...
+
+class RouteTaken(_message.Message):
+    __slots__ = ("peer_id", "relay")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    relay: str
+    def __init__(self, peer_id: _Optional[str] = ..., relay: _Optional[str] = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
     __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes")

@@ -77,7 +77,7 @@ class Traffic(_message.Message):
     def __init__(self, transport: _Optional[str] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("peer_id", "name", "role", "state", "subsets", "transport", "sequences_per_step", "is_self", "is_coordinator", "traffic", "seen_at")
+    __slots__ = ("peer_id", "name", "role", "state", "subsets", "transport", "sequences_per_step", "is_self", "is_coordinator", "traffic", "seen_at", "route", "transport_why")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,8 @@ class PeerStatus(_message.Message):
     IS_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_WHY_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     name: str
     role: str
@@ -100,7 +102,9 @@ class PeerStatus(_message.Message):
     is_coordinator: bool
     traffic: _containers.RepeatedCompositeFieldContainer[Traffic]
     seen_at: float
-    def __init__(self, peer_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., subsets: _Optional[_Iterable[int]] = ..., transport: _Optional[str] = ..., sequences_per_step: _Optional[int] = ..., is_self: bool = ..., is_coordinator: bool = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., seen_at: _Optional[float] = ...) -> None: ...
+    route: str
+    transport_why: str
+    def __init__(self, peer_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., subsets: _Optional[_Iterable[int]] = ..., transport: _Optional[str] = ..., sequences_per_step: _Optional[int] = ..., is_self: bool = ..., is_coordinator: bool = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., seen_at: _Optional[float] = ..., route: _Optional[str] = ..., transport_why: _Optional[str] = ...) -> None: ...
 
 class TrainingStatus(_message.Message):
     __slots__ = ("steps_done", "num_steps", "loss", "tokens_per_second", "device", "memory_bytes")
@@ -155,7 +159,7 @@ class LogLine(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., at: _Optional[float] = ..., level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("pid", "peer_id", "name", "run", "round", "step", "phase", "round_phase", "subsets", "peers", "training", "rounds", "traffic", "log", "is_paused", "state_root", "held_out_loss_start", "reachability", "started_at", "state_folder", "troubles", "services", "disk_used_bytes", "disk_limit_bytes")
+    __slots__ = ("pid", "peer_id", "name", "run", "round", "step", "phase", "round_phase", "subsets", "peers", "training", "rounds", "traffic", "log", "is_paused", "state_root", "held_out_loss_start", "reachability", "started_at", "state_folder", "troubles", "services", "disk_used_bytes", "disk_limit_bytes", "reachability_why")
     PID_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +184,7 @@ class Status(_message.Message):
     SERVICES_FIELD_NUMBER: _ClassVar[int]
     DISK_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REACHABILITY_WHY_FIELD_NUMBER: _ClassVar[int]
     pid: int
     peer_id: str
     name: str
@@ -204,7 +209,8 @@ class Status(_message.Message):
     services: _containers.RepeatedCompositeFieldContainer[Service]
     disk_used_bytes: int
     disk_limit_bytes: int
-    def __init__(self, pid: _Optional[int] = ..., peer_id: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[_Union[RunInfo, _Mapping]] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[Phase, _Mapping]] = ..., round_phase: _Optional[_Union[Phase, _Mapping]] = ..., subsets: _Optional[_Iterable[_Union[SubsetStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., training: _Optional[_Union[TrainingStatus, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., log: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., is_paused: bool = ..., state_root: _Optional[str] = ..., held_out_loss_start: _Optional[float] = ..., reachability: _Optional[str] = ..., started_at: _Optional[float] = ..., state_folder: _Optional[str] = ..., troubles: _Optional[_Iterable[str]] = ..., services: _Optional[_Iterable[_Union[Service, _Mapping]]] = ..., disk_used_bytes: _Optional[int] = ..., disk_limit_bytes: _Optional[int] = ...) -> None: ...
+    reachability_why: str
+    def __init__(self, pid: _Optional[int] = ..., peer_id: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[_Union[RunInfo, _Mapping]] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[Phase, _Mapping]] = ..., round_phase: _Optional[_Union[Phase, _Mapping]] = ..., subsets: _Optional[_Iterable[_Union[SubsetStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., training: _Optional[_Union[TrainingStatus, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., traffic: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ..., log: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., is_paused: bool = ..., state_root: _Optional[str] = ..., held_out_loss_start: _Optional[float] = ..., reachability: _Optional[str] = ..., started_at: _Optional[float] = ..., state_folder: _Optional[str] = ..., troubles: _Optional[_Iterable[str]] = ..., services: _Optional[_Iterable[_Union[Service, _Mapping]]] = ..., disk_used_bytes: _Optional[int] = ..., disk_limit_bytes: _Optional[int] = ..., reachability_why: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ()

@@ -93,3 +93,21 @@ class FetchReply(_message.Message):
     piece: int
     content: bytes
     def __init__(self, digests: _Optional[bytes] = ..., piece: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class DialBackRequest(_message.Message):
+    __slots__ = ("grpc_addresses", "certificate", "other_addresses")
+    GRPC_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    grpc_addresses: _containers.RepeatedScalarFieldContainer[str]
+    certificate: bytes
+    other_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, grpc_addresses: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., other_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DialBackReply(_message.Message):
+    __slots__ = ("observed", "failures")
+    OBSERVED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    observed: str
+    failures: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, observed: _Optional[str] = ..., failures: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -71,6 +71,11 @@ class PeerStub(object):
                 request_serializer=spes__peer_dot_wire_dot_signed__pb2.Signed.SerializeToString,
                 response_deserializer=spes__peer_dot_wire_dot_signed__pb2.Signed.FromString,
                 _registered_method=True)
+        self.DialBack = channel.unary_unary(
+                '/spes_peer.wire.Peer/DialBack',
+                request_serializer=spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.SerializeToString,
+                response_deserializer=spes__peer_dot_wire_dot_peer__pb2.DialBackReply.FromString,
+                _registered_method=True)
 
 
 class PeerServicer(object):
@@ -125,6 +130,13 @@ class PeerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DialBack(self, request, context):
+        """Which of my addresses can be dialled?
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +174,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Attend,
                     request_deserializer=spes__peer_dot_wire_dot_signed__pb2.Signed.FromString,
                     response_serializer=spes__peer_dot_wire_dot_signed__pb2.Signed.SerializeToString,
+            ),
+            'DialBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.DialBack,
+                    request_deserializer=spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.FromString,
+                    response_serializer=spes__peer_dot_wire_dot_peer__pb2.DialBackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -353,6 +370,33 @@ class Peer(object):
             '/spes_peer.wire.Peer/Attend',
             spes__peer_dot_wire_dot_signed__pb2.Signed.SerializeToString,
             spes__peer_dot_wire_dot_signed__pb2.Signed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DialBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spes_peer.wire.Peer/DialBack',
+            spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.SerializeToString,
+            spes__peer_dot_wire_dot_peer__pb2.DialBackReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,7 +35,7 @@ class CallToken(_message.Message):
     def __init__(self, callee: _Optional[str] = ..., expires_at: _Optional[float] = ...) -> None: ...
 
 class PeerEntry(_message.Message):
-    __slots__ = ("peer_id", "name", "version", "protocol", "role", "state", "incarnation", "grpc_addresses", "certificate", "libp2p_addresses", "dht_addresses", "max_subsets", "written_at")
+    __slots__ = ("peer_id", "name", "version", "protocol", "role", "state", "incarnation", "grpc_addresses", "certificate", "libp2p_addresses", "dht_addresses", "max_subsets", "written_at", "is_relay")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class PeerEntry(_message.Message):
     DHT_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBSETS_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_AT_FIELD_NUMBER: _ClassVar[int]
+    IS_RELAY_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     name: str
     version: str
@@ -62,7 +63,8 @@ class PeerEntry(_message.Message):
     dht_addresses: _containers.RepeatedScalarFieldContainer[str]
     max_subsets: int
     written_at: float
-    def __init__(self, peer_id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., grpc_addresses: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., libp2p_addresses: _Optional[_Iterable[str]] = ..., dht_addresses: _Optional[_Iterable[str]] = ..., max_subsets: _Optional[int] = ..., written_at: _Optional[float] = ...) -> None: ...
+    is_relay: bool
+    def __init__(self, peer_id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., grpc_addresses: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., libp2p_addresses: _Optional[_Iterable[str]] = ..., dht_addresses: _Optional[_Iterable[str]] = ..., max_subsets: _Optional[int] = ..., written_at: _Optional[float] = ..., is_relay: bool = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("subsets", "since_at")

@@ -107,6 +107,11 @@ class Home(Host):
         """All mappings, as a router does that starts again."""
         self.tell_router("forget")
 
+    def forward(self, *ports: int) -> None:
+        """Let everybody in at these ports, as its owner can tell a router."""
+        for port in ports:
+            self.tell_router(f"forward {port} {self.address}")
+
     def tell_router(self, line: str) -> None:
         assert self.router.stdin is not None
         assert self.router.stdout is not None

@@ -1,8 +1,9 @@
 """A home's router: a process between two TUN devices, one towards the home, one towards the internet.
 
 `python router.py LAN WAN ADDRESS cone|symmetric FORGET_SECONDS DELAY_SECONDS` makes both devices in the namespace in
-which it runs, and says "ready". It obeys lines on its standard input ("address A.B.C.D", "forget"), answers each with
-"done", and ends with it. Bandwidth is not its business: the devices' queues are shaped with tc.
+which it runs, and says "ready". It obeys lines on its standard input ("address A.B.C.D", "forget", "forward PORT
+A.B.C.D"), answers each with "done", and ends with it. Bandwidth is not its business: the devices' queues are shaped
+with tc.
 """
 
 import contextlib
@@ -86,10 +87,13 @@ def route(lan: int, wan: int, translation: Translation, delay_seconds: float) ->
 
 def _obey(lines: str, translation: Translation) -> bool:
     for line in lines.splitlines():
-        command, _, address = line.partition(" ")
-        if command == "address":
-            translation.public = socket.inet_aton(address)
-        translation.forget()  # a router with a new address does so too
+        command, *words = line.split()
+        if command == "forward":
+            port = int(words[0])
+            translation.forwards[port] = socket.inet_aton(words[1]) + port.to_bytes(2, "big")
+        else:  # a router with a new address forgets, too
+            translation.public = socket.inet_aton(words[0]) if words else translation.public
+            translation.forget()
         print("done", flush=True)
     return bool(lines)
 

@@ -3,7 +3,8 @@
 Only what the home has asked for comes in: a packet from exactly the address and port to which it sent something less
 than `forget_seconds` ago. A cone NAT gives an inside address and port one outside port, the same if it can, whoever is
 asked; a symmetric one a random port for every destination. IPv6 passes untranslated, with the same firewall. A TCP
-packet that belongs to nothing and opens nothing is dropped in silence. TCP and UDP only.
+packet that belongs to nothing and opens nothing is dropped in silence. TCP and UDP only. A port that is forwarded lets
+everybody in to one inside address and port.
 """
 
 import random
@@ -48,6 +49,8 @@ class Translation:
     forget_seconds: float
     num_dropped: int = 0
     """Packets that nobody has asked for, and stray ones from inside."""
+    forwards: dict[int, bytes] = field(default_factory=dict)
+    """Outside ports, and the inside address and port of each (packed)."""
     _mappings: dict[bytes, Mapping] = field(default_factory=dict)
     _outward: dict[_Way, Flow] = field(default_factory=dict)
     _inward: dict[_Way, Flow] = field(default_factory=dict)
@@ -74,6 +77,8 @@ class Translation:
             return None
         flow = self._inward.get(way)
         if flow is None or now - flow.used_at >= self.forget_seconds:
+            flow = self._let_in(packet, way, now)
+        if flow is None:
             self.num_dropped += 1
             return None
         flow.used_at = flow.mapping.used_at = now
@@ -84,7 +89,16 @@ class Translation:
         for table in (self._mappings, self._outward, self._inward):
             table.clear()
 
-    def _open(self, way: _Way, now: float) -> Flow:
+    def _let_in(self, packet: bytes, way: _Way, now: float) -> Flow | None:
+        """A flow that somebody outside begins, through a port that is forwarded."""
+        port = int.from_bytes(way[-2:], "big")
+        if len(way) != 13 or way[5:9] != self.public or port not in self.forwards or not _may_open(packet):
+            return None
+        inside = self.forwards[port]
+        as_if_asked = way[:1] + inside[:4] + way[1:5] + inside[4:] + way[-4:-2]
+        return self._open(as_if_asked, now, Mapping(inside, port, now))
+
+    def _open(self, way: _Way, now: float, mapping: Mapping | None = None) -> Flow:
         length = (len(way) - 5) // 2
         source, target = way[1 : 1 + length], way[1 + length : 1 + 2 * length]
         source_port, target_port = way[-4:-2], way[-2:]
@@ -92,7 +106,7 @@ class Translation:
             flow = Flow(Mapping(source + source_port, 0, now), now, _as_it_is, _as_it_is)
             back = way[:1] + target + source + target_port + source_port
         else:
-            mapping = self._mapping(way, now)
+            mapping = mapping or self._mapping(way, now)
             outside = self.public + mapping.port.to_bytes(2, "big")
             flow = Flow(
                 mapping,
