@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node, eventually, running
+from exchange_nodes import Node, eventually, introduce, running
 
 from spes_peer.blobs import PIECE_BYTES, BlobStore
 from spes_peer.errors import BadMessage, Unreachable
 from spes_peer.exchange.fetch import Fetcher
-from spes_peer.exchange.holdings import Have, Holdings
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.pace import Pace
+from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Flow, Traffic
-from spes_peer.exchange.transfer import PieceOrder, Source
 from spes_peer.identity import Identity
 
 CONTENT = random.Random(2).randbytes(11 * PIECE_BYTES + 77)
@@ -76,6 +77,15 @@ def _let_go() -> AsyncIterator[None]:
     Stalling.released.clear()
     yield  # type: ignore[misc]
     Stalling.released.set()
+
+
+async def serve_at(node: Node, bytes_per_second: int) -> None:
+    """From now on, at a new port."""
+    assert node.server is not None
+    await node.server.stop(0.0)
+    node.server = await PeerServer.start(
+        node, node.holdings, node.tls, "127.0.0.1:0", node.unix_path, node.traffic, Pace(bytes_per_second)
+    )
 
 
 def is_content_once(num_bytes: int) -> bool:
@@ -264,6 +274,46 @@ async def test_when_many_cannot_be_had_the_rest_is_not_tried(tmp_path: Path) -> 
         assert not source.holdings.asked  # type: ignore[attr-defined]
 
 
+async def test_who_fetches_from_a_source_is_asked_too(tmp_path: Path) -> None:
+    async with running(tmp_path, Holdings, Counting, Counting, Holdings) as (origin, one, stranger, newcomer):
+        blob = origin.store.put(CONTENT)
+        for node in (one, stranger):
+            await node.fetcher.fetch(blob.name, blob.size_bytes, [origin.peer_id])
+        newcomer.connections.forget(stranger.peer_id)  # whom it does not know it cannot ask
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [origin.peer_id])
+        assert newcomer.store.read(blob.name) == CONTENT
+        assert one.holdings.asked  # type: ignore[attr-defined]
+        assert not stranger.holdings.asked  # type: ignore[attr-defined]
+
+
+async def test_many_who_fetch_one_blob_serve_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, *[Counting] * 4) as (origin, *peers):
+        await serve_at(origin, 4_000_000)
+        introduce(origin, *peers)
+        blob = origin.store.put(CONTENT)
+        everybody = [node.peer_id for node in (origin, *peers)]
+        await asyncio.gather(*(node.fetcher.fetch(blob.name, blob.size_bytes, everybody) for node in peers))
+        assert all(node.store.read(blob.name) == CONTENT for node in peers)
+        assert len(origin.holdings.asked) < 2.5 * NUM_PIECES  # type: ignore[attr-defined]
+        assert sum(len(node.holdings.asked) for node in peers) > 1.5 * NUM_PIECES  # type: ignore[attr-defined]
+
+
+async def test_a_slow_source_holds_up_nothing_and_the_untried_are_tried(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, Counting, Counting, Holdings) as (slow, fast, untried, newcomer):
+        await serve_at(slow, 100_000)
+        introduce(slow, newcomer)
+        for content in (CONTENT, CONTENT[::-1]):
+            for node in (slow, fast, untried):
+                blob = node.store.put(content)
+            sources = [slow, fast] if content is CONTENT else [slow, fast, untried]
+            async with asyncio.timeout(8.0):  # one piece takes the slow one ten
+                await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [node.peer_id for node in sources])
+            assert newcomer.store.read(blob.name) == content
+        assert slow.holdings.asked  # type: ignore[attr-defined]
+        assert untried.holdings.asked  # type: ignore[attr-defined]
+        assert len(fast.holdings.asked) > NUM_PIECES  # type: ignore[attr-defined]
+
+
 async def test_of_a_blob_that_our_disk_has_damaged_only_the_bad_piece_is_fetched(tmp_path: Path) -> None:
     async with running(tmp_path, Counting, Holdings) as (source, newcomer):
         blob = source.store.put(CONTENT)
@@ -300,22 +350,6 @@ async def test_bytes_through_a_unix_socket_count_as_libp2p(tmp_path: Path) -> No
     finally:
         await newcomer.stop()
         await hidden.stop()
-
-
-def test_pieces_nobody_was_asked_for_come_first_then_those_that_are_held_up() -> None:
-    order, have = PieceOrder(8, first=6), Have(8 * PIECE_BYTES, frozenset({0, 1, 2, 5, 6}))
-    assert order.choose(set(), set(), set(), have) == [6, 0, 1, 2]
-    assert order.choose({6}, {0, 1}, {0}, have) == [2, 5]
-    assert order.choose({6}, {0, 1, 2, 5}, {0, 7}, have) == [0]
-    assert order.choose({6}, {0, 1, 2, 5}, set(), have) == []
-
-
-def test_a_source_that_is_silent_or_takes_for_ever_is_slow() -> None:
-    source = Source(Identity.generate().peer_id, request_at=100.0, heard_at=104.0)
-    assert not source.is_slow(108.9, stall_seconds=15.0)
-    assert source.is_slow(109.1, stall_seconds=15.0)
-    source.heard_at = 131.0
-    assert source.is_slow(131.0, stall_seconds=15.0)
 
 
 def test_traffic_is_counted_per_peer_and_transport_and_between_two_moments() -> None:

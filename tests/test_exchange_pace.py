@@ -5,16 +5,18 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node
+from exchange_nodes import Node, eventually
 
 from spes_peer.exchange import pace
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.limits import CHUNK_BYTES, MAX_FETCHES
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
+from spes_peer.identity import Identity
 from spes_peer.wire.peer_pb2 import HaveRequest
 
 RATE = 2_000_000
+PEERS = [Identity.generate().peer_id for _ in range(3)]
 
 
 class Clock:
@@ -45,16 +47,43 @@ async def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     limited, began_at = Pace(RATE), clock.now
     for _ in range(100):
-        await limited.take(RATE // 10)
+        await limited.take(RATE // 10, PEERS[0])
     assert 10.0 * 0.95 < clock.now - began_at < 10.0 * 1.05
+
+
+async def test_a_peer_gets_no_more_by_asking_for_more_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    limited, began_at = Pace(RATE), clock.now
+    taken = [0, 0]
+
+    async def transfer(number: int) -> None:
+        while clock.now < began_at + 20.0:
+            await limited.take(100_000, PEERS[number])
+            taken[number] += 100_000
+
+    await asyncio.gather(transfer(0), *(transfer(1) for _ in range(7)))
+    assert taken[0] == pytest.approx(taken[1], rel=0.05)
+
+
+async def test_who_gives_up_waiting_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    limited, began_at = Pace(RATE), clock.now
+    waiting = [asyncio.create_task(limited.take(RATE, peer)) for peer in (*PEERS, PEERS[1])]
+    await asyncio.sleep(0)
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert [task.cancelled() for task in waiting] == [True, True, False, False]
+    assert clock.now - began_at < 3.0
+    await limited.take(1, PEERS[0])
 
 
 async def test_without_a_limit_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     began_at = clock.now
-    await Pace().take(10**12)
+    await Pace().take(10**12, PEERS[0])
     assert clock.now == began_at
-    assert (Pace().chunk_bytes, Pace().num_at_once) == (CHUNK_BYTES, MAX_FETCHES)
+    assert (Pace().chunk_bytes(), Pace().num_at_once) == (CHUNK_BYTES, MAX_FETCHES)
 
 
 async def test_all_get_the_same_share_whatever_the_size_of_their_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,21 +93,21 @@ async def test_all_get_the_same_share_whatever_the_size_of_their_chunks(monkeypa
 
     async def transfer(number: int, chunk_bytes: int) -> None:
         while clock.now < began_at + 20.0:
-            await limited.take(chunk_bytes)
+            await limited.take(chunk_bytes, PEERS[number])
             taken[number] += chunk_bytes
 
     await asyncio.gather(transfer(0, 100_000), transfer(1, 100_000), transfer(2, 30_000))
     assert taken[0] == pytest.approx(taken[1], rel=0.02)
-    assert taken[2] == pytest.approx(0.3 * taken[0], rel=0.05)  # turns are by chunk
+    assert taken[2] == pytest.approx(0.3 * taken[0], rel=0.05)  # who comes again too late for its turn waits for one
     assert sum(taken) == pytest.approx(20 * RATE, rel=0.05)
 
 
 @pytest.mark.parametrize("rate", [1_000, 50_000, 1_000_000, 10**9])
 def test_the_slower_the_smaller_are_chunks_and_the_fewer_are_served_at_once(rate: int) -> None:
     limited = Pace(rate)
-    seconds_between_chunks = limited.num_at_once * limited.chunk_bytes / rate
-    assert seconds_between_chunks < 10 or limited.chunk_bytes == pace._LEAST_CHUNK_BYTES
-    assert limited.chunk_bytes <= CHUNK_BYTES
+    seconds_between_chunks = limited.num_at_once * limited.chunk_bytes() / rate
+    assert seconds_between_chunks < 10 or limited.chunk_bytes() == pace._LEAST_CHUNK_BYTES
+    assert limited.chunk_bytes() <= CHUNK_BYTES
 
 
 # ---- real transfers ----
@@ -104,12 +133,17 @@ async def measured(fetching: asyncio.Future[object]) -> float:
     return loop.time() - began_at
 
 
-async def test_what_is_sent_takes_at_least_the_time_of_its_pace(ends: tuple[Node, Node]) -> None:
+async def test_so_many_bytes_a_second_are_sent_as_was_said(ends: tuple[Node, Node]) -> None:
     source, asker = ends
-    blobs = [source.store.put(bytes([number]) * 500_000) for number in range(4)]
+    blobs = [source.store.put(bytes([number]) * 2_000_000) for number in range(4)]
     wanted = [(blob.name, blob.size_bytes, [source.peer_id]) for blob in blobs]
-    seconds = await measured(asyncio.ensure_future(asker.fetcher.fetch_all(wanted)))
-    assert seconds > 0.95 * 2_000_000 / RATE - 0.1  # a tenth of a second may go at once
+    fetching = asyncio.create_task(asker.fetcher.fetch_all(wanted))
+    now = asyncio.get_running_loop().time
+    await eventually(lambda: source.traffic.sent_bytes > 500_000)  # it has begun
+    began_at, before = now(), source.traffic.sent_bytes
+    await eventually(lambda: source.traffic.sent_bytes > 7_500_000)
+    assert (source.traffic.sent_bytes - before) / (now() - began_at) == pytest.approx(RATE, rel=0.05)
+    await fetching
 
 
 async def test_what_is_taken_takes_at_least_the_time_of_its_pace(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Fetching blobs: one transfer per name, shared by all who want it, kept on disk until it is complete."""
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -122,8 +121,7 @@ class Fetcher:
         running, holdings = self._running[name], self._means.holdings
         try:
             partial = await asyncio.to_thread(holdings.begin, name, size_bytes)
-            first_piece = random.randrange(partial.num_pieces)
-            running.transfer = Transfer(partial, self._means, self._bad[name], first_piece)
+            running.transfer = Transfer(partial, self._means, self._bad[name])
             running.add_sources(())
             await running.transfer.run()
             await asyncio.to_thread(holdings.finish, partial)

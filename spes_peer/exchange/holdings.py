@@ -27,6 +27,10 @@ class Have:
     size_bytes: int
     pieces: frozenset[int]
 
+    @property
+    def is_whole(self) -> bool:
+        return len(self.pieces) == num_pieces_of(self.size_bytes)
+
     def bitmap(self) -> bytes:
         """One bit a piece, least significant first."""
         if not self.pieces:
@@ -85,10 +89,12 @@ class PartialBlob:
             with our_disk(self._data.parent):
                 write_whole(self._pieces, digests, lasts=False)
 
-    def accept_piece(self, index: int, content: bytes) -> None:
+    def accept_piece(self, index: int, content: bytes | memoryview) -> None:
         """Keep a piece, or `BadMessage` if it is not this blob's."""
         if not self._is_good(index, content):
             raise BadMessage(f"bytes that are not piece {index} of blob {self.name}")
+        if index in self.held:  # two sources were asked
+            return
         with our_disk(self._data.parent), self._data.open("r+b") as file:
             file.seek(index * PIECE_BYTES)
             file.write(content)
@@ -122,7 +128,7 @@ class PartialBlob:
             raise BadMessage(f"digests that are not those of blob {self.name} with {self.size_bytes} bytes")
         self.digests = digests
 
-    def _is_good(self, index: int, content: bytes) -> bool:
+    def _is_good(self, index: int, content: bytes | memoryview) -> bool:
         digests = self.digests or b""
         expected = digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         return len(content) == self.piece_bytes(index) and hashlib.sha256(content).digest() == expected

@@ -10,7 +10,6 @@ from spes_peer.identity import PeerId
 
 MAX_MESSAGE_BYTES = 8 << 20  # a record of a large run is a few megabytes
 CHUNK_BYTES = 256 << 10  # of a piece per message: small enough that a slow line shows progress, large enough to be fast
-PIECES_PER_REQUEST = 4  # what a fetch asks one source for at a time: a slow source holds up little
 MAX_PIECES_PER_REQUEST = 64  # what a server sends for one request
 MAX_BLOB_BYTES = 64 << 30  # the digests of 65,536 pieces are 2 MiB: one message
 MAX_RECORDS_PER_CALL = 1_000
@@ -26,7 +25,8 @@ COMPRESSED_MESSAGES = 250.0  # for how many one counts that is compressed: it ma
 MAX_FETCHES = 128  # of all callers together: each holds a piece in memory
 MAX_FETCHES_PER_CALLER = 16
 FETCHES_PER_SOURCE = 4  # what we ask one source for at a time; far below what it allows
-SOURCES_PER_BLOB = 4
+SOURCES_PER_BLOB = 8  # at a time
+MAX_SOURCES = 64  # of one blob, those that sources tell of: they may tell of many
 
 HANDSHAKE_SECONDS = 20  # for TLS, also through a relay; who has not shaken hands by then is hung up on
 _MOST_CONNECTIONS = 4_096
@@ -56,6 +56,10 @@ class Slots:
         self._total = total
         self._per_caller = per_caller
         self._taken: Counter[PeerId] = Counter()
+
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
 
     @contextlib.contextmanager
     def hold(self, caller: PeerId) -> Iterator[None]:

@@ -18,8 +18,10 @@ from spes_peer.exchange.tokens import TOKEN_KEY, make_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId
 from spes_peer.run.signed import Signer
+from spes_peer.wire.peer_pb2 import DESCRIPTOR, FetchReply, FetchRequest
 from spes_peer.wire.peer_pb2_grpc import PeerStub
 
+_FETCH = f"/{DESCRIPTOR.services_by_name['Peer'].full_name}/Fetch"
 _END = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _ERRORS: dict[grpc.StatusCode, type[PeerError] | type[BlobMissing]] = {
     grpc.StatusCode.NOT_FOUND: BlobMissing,
@@ -54,6 +56,9 @@ class Link:
         self._traffic = traffic
         self._on_lost = on_lost
         self._now = now
+        self._fetch = channel.unary_stream(
+            _FETCH, request_serializer=FetchRequest.SerializeToString, response_deserializer=self._counted_reply
+        )
 
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
         """A fresh token; for calls made on `stub` directly."""
@@ -76,6 +81,20 @@ class Link:
 
     async def stream(self, method: Any, request: Any, stall_seconds: float) -> AsyncGenerator[Any, None]:
         """The answers of a method of `stub` with many; `Stalled` when none comes for `stall_seconds`."""
+        async with contextlib.aclosing(self._answers(method, request, stall_seconds)) as answers:
+            async for answer in answers:
+                self.count_received(answer)
+                yield answer
+
+    def fetch(self, request: FetchRequest, stall_seconds: float) -> AsyncGenerator[FetchReply, None]:
+        """The answers of `Fetch`, as `stream` gives them, which would serialize each again to count its bytes."""
+        return self._answers(self._fetch, request, stall_seconds)
+
+    def _counted_reply(self, content: bytes) -> FetchReply:
+        self._traffic.received(self.peer_id, self.transport, len(content))
+        return FetchReply.FromString(content)
+
+    async def _answers(self, method: Any, request: Message, stall_seconds: float) -> AsyncGenerator[Any, None]:
         self.count_sent(request)
         call = method(request, metadata=self.metadata())
         try:
@@ -85,7 +104,6 @@ class Link:
                         answer = await call.read()
                 if answer is _END:
                     return
-                self.count_received(answer)
                 yield answer
         except TimeoutError:
             raise Stalled(f"{self.peer_id} sent nothing for {stall_seconds:g} s") from None

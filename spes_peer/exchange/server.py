@@ -9,9 +9,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMis
 from spes_peer.exchange import grpc_options
 from spes_peer.exchange.addresses import Endpoint, parse_endpoint
 from spes_peer.exchange.dial_back import DialBack, caller_ip
-from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.holdings import Have, Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import (
     ATTENDED_SILENCE_SECONDS,
@@ -45,6 +45,7 @@ from spes_peer.exchange.limits import (
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.tokens import TOKEN_KEY, open_token
 from spes_peer.exchange.traffic import Traffic, Transport
+from spes_peer.exchange.uploads import Uploads
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
@@ -61,6 +62,7 @@ from spes_peer.wire.peer_pb2 import (
     Snapshots,
     SnapshotsRequest,
     StandingRequest,
+    Upload,
 )
 
 M = TypeVar("M", bound=Message)
@@ -212,7 +214,12 @@ def _handler(service: "_Service", described: MethodDescriptor) -> "grpc.RpcMetho
             await context.abort(grpc.StatusCode.INTERNAL, "failed")
 
     make = grpc.stream_stream_rpc_method_handler if described.server_streaming else grpc.stream_unary_rpc_method_handler
-    return make(answer, response_serializer=lambda message: message.SerializeToString())
+    return make(answer, response_serializer=_serialized)
+
+
+def _serialized(answer: Message | bytes) -> bytes:
+    """What is written to a stream is counted, and has been serialized for that."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 async def _request(incoming: AsyncIterator[bytes], request_class: type[Message], line: "_Line") -> Message:
@@ -249,6 +256,7 @@ class _Service:
         self._slots = Slots(upload.num_at_once)
         self._calls = Slots(MAX_CALLS, MAX_CALLS_PER_CALLER)
         self._strangers = Slots(MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_CALLER)
+        self._uploads = Uploads()
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
         self._dial_back = DialBack()
@@ -271,7 +279,10 @@ class _Service:
 
     async def Have(self, request: HaveRequest, line: "_Line") -> HaveReply:
         have = self._holdings.have(request.name)
-        return line.counted(HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap()))
+        reply = HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
+        for peer, pieces in self._uploads.to_others(request.name, line.caller).items():
+            reply.uploads.append(Upload(peer=peer, bitmap=Have(have.size_bytes, pieces).bitmap()))
+        return line.counted(reply)
 
     async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
@@ -279,15 +290,39 @@ class _Service:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
         if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
-        with self._slots.hold(line.caller):
+        with (
+            self._slots.hold(line.caller),
+            self._uploads.noting(request.name, line.caller, request.pieces) as unsent,
+        ):
             if request.with_digests:
                 await line.write(FetchReply(digests=self._holdings.digests(request.name)))
-            for index in request.pieces:
-                piece = await asyncio.to_thread(self._holdings.read_piece, request.name, index)
-                for start in range(0, max(len(piece), 1), self._upload.chunk_bytes):
-                    chunk = piece[start : start + self._upload.chunk_bytes]
-                    await self._upload.take(len(chunk))
-                    await line.write(FetchReply(piece=index, content=chunk))
+            async with contextlib.aclosing(self._pieces(request)) as pieces:
+                async for index, piece in pieces:
+                    await self._send_piece(line, index, memoryview(piece))
+                    unsent.discard(index)
+
+    async def _pieces(self, request: FetchRequest) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Each is read while the one before it is sent."""
+        coming: asyncio.Task[bytes] | None = None
+        try:
+            for index, next_index in zip_longest(request.pieces, request.pieces[1:]):
+                piece = await (coming or self._read_piece(request.name, index))
+                coming = None if next_index is None else asyncio.create_task(self._read_piece(request.name, next_index))
+                yield index, piece
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def _read_piece(self, name: str, index: int) -> bytes:
+        return await asyncio.to_thread(self._holdings.read_piece, name, index)
+
+    async def _send_piece(self, line: "_Line", index: int, piece: memoryview) -> None:
+        chunk_bytes = self._upload.chunk_bytes(self._slots.num_taken)
+        for start in range(0, max(len(piece), 1), chunk_bytes):
+            chunk = piece[start : start + chunk_bytes]
+            await self._upload.take(len(chunk), line.caller)
+            await line.write(FetchReply(piece=index, content=bytes(chunk)))
 
     async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:
         return line.counted(await self._dial_back.answer(line.caller, caller_ip(line.context.peer()), request))
@@ -351,9 +386,11 @@ class _Line:
 
     async def write(self, message: Message) -> None:
         """Send one message; a caller that takes nothing for long loses its call."""
+        content = message.SerializeToString()
+        self.traffic.sent(self.caller, self.transport, len(content))
         try:
             async with asyncio.timeout(SEND_STALL_SECONDS):
-                await self.context.write(self.counted(message))
+                await self.context.write(content)
         except TimeoutError:
             raise Unreachable("you do not read what you are sent") from None
 

@@ -1,30 +1,33 @@
 """One blob on its way from several sources at once.
 
-Every source is asked what it has, then for a few pieces at a time, so that a fast one gets more of them. A source that
-is slow holds up little: when nothing else is left to ask for, its pieces are asked of others too. A source of bad
-bytes is done with; one that fails is asked again a little later, a few times; one that has nothing we miss is asked
-again for as long as the transfer makes progress, for it may be fetching the same blob.
+Every source is asked what it has, then for pieces, as many at a time as its speed allows (`sources` decides which). A
+source of bad bytes is done with; one that fails is asked again a little later, a few times; one that has nothing we
+miss is asked again for as long as the transfer makes progress, for it may be fetching the same blob.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
+import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
+from spes_peer.blobs import PIECE_BYTES
 from spes_peer.errors import BadMessage, BlobMissing, PeerError, Unreachable
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.holdings import Have, Holdings, PartialBlob
 from spes_peer.exchange.limits import (
     FETCHES_PER_SOURCE,
-    PIECES_PER_REQUEST,
+    MAX_SOURCES,
     SHORT_CALL_SECONDS,
     SOURCES_PER_BLOB,
     Busy,
 )
 from spes_peer.exchange.link import Link, Stalled
 from spes_peer.exchange.pace import Pace
+from spes_peer.exchange.sources import Request, Source, Wanted, num_at_once, request_size
 from spes_peer.identity import PeerId
 from spes_peer.wire.peer_pb2 import FetchReply, FetchRequest, HaveReply, HaveRequest
 
@@ -32,42 +35,14 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
 _ASK_AGAIN_SECONDS = 0.5
+_CHANGING_SECONDS = 0.25  # for which what a source has said of itself is as good as new
+_SETTLED_SECONDS = 2.0  # the same of one that has all, and of which nobody else fetches
 _MAX_FAILURES = 3
+_SMOOTHING = 0.5
 
 
 class Unsuitable(Unreachable):
     """A source that does not have what was announced."""
-
-
-@dataclass
-class Source:
-    """One peer as a source of this blob. Moments are by the loop's clock."""
-
-    peer_id: PeerId
-    asked: set[int] = field(default_factory=set)
-    """Pieces that it is sending, or should be."""
-    request_at: float = 0.0
-    heard_at: float = 0.0
-    retry_at: float = 0.0
-    num_failures: int = 0
-    is_done_with: bool = False
-    why: str = "not asked yet"
-
-    def is_slow(self, now: float, stall_seconds: float) -> bool:
-        return now - self.heard_at > stall_seconds / 3 or now - self.request_at > 2 * stall_seconds
-
-
-class PieceOrder:
-    """Which pieces to ask whom for: begins somewhere in the blob, so that fetchers of one blob can serve each other."""
-
-    def __init__(self, num_pieces: int, first: int) -> None:
-        self._order = [(first + index) % num_pieces for index in range(num_pieces)]
-
-    def choose(self, held: set[int], asked_of_others: set[int], held_up: set[int], have: Have) -> list[int]:
-        """The next pieces for a source that has `have`: those that nobody was asked for; else those held up."""
-        useful = [piece for piece in self._order if piece in have.pieces and piece not in held]
-        fresh = [piece for piece in useful if piece not in asked_of_others]
-        return (fresh or [piece for piece in useful if piece in held_up])[:PIECES_PER_REQUEST]
 
 
 @dataclass
@@ -81,28 +56,26 @@ class Means:
     bad_sources: Counter[PeerId] = field(default_factory=Counter)
     """How often a peer sent bytes that were not what they should be."""
     load: Counter[PeerId] = field(default_factory=Counter)
-    """Sources in use, over all transfers."""
+    """Calls to sources that are under way, over all transfers."""
+    piece_seconds: dict[PeerId, float] = field(default_factory=dict)
+    """How long sources take for a piece; the untried are not in it."""
     turns: defaultdict[PeerId, asyncio.Semaphore] = field(
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(FETCHES_PER_SOURCE))
     )
 
-    @contextlib.contextmanager
-    def loading(self, peer_id: PeerId) -> Iterator[None]:
-        self.load[peer_id] += 1
-        try:
-            yield
-        finally:
-            self.load[peer_id] -= 1
+    def note_piece(self, peer_id: PeerId, seconds: float) -> None:
+        before = self.piece_seconds.get(peer_id, seconds)
+        self.piece_seconds[peer_id] = before + _SMOOTHING * (seconds - before)
 
 
 class Transfer:
     """Brings one partial blob to completion. `bad` holds peers that are not asked, and takes those found bad."""
 
-    def __init__(self, partial: PartialBlob, means: Means, bad: set[PeerId], first_piece: int = 0) -> None:
+    def __init__(self, partial: PartialBlob, means: Means, bad: set[PeerId]) -> None:
         self.partial = partial
         self._means = means
         self._bad = bad
-        self._order = PieceOrder(partial.num_pieces, first_piece)
+        self._wanted = Wanted(partial.num_pieces)
         self._sources: dict[PeerId, Source] = {}
         self._tasks: dict[asyncio.Task[None], Source] = {}
         self._now = asyncio.get_running_loop().time
@@ -118,7 +91,7 @@ class Transfer:
         try:
             while not self.partial.is_complete:
                 self._start_sources()
-                if not self._tasks and self._is_hopeless():
+                if not self._is_busy() and self._is_hopeless():
                     raise Unreachable(f"no source for blob {self.partial.name}: {self._reasons()}")
                 await self._wait_a_little()
         finally:
@@ -132,22 +105,46 @@ class Transfer:
             return
         done, _ = await asyncio.wait(self._tasks, timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            del self._tasks[task]
-            task.result()  # a fault of our own, such as a full disk, ends the transfer
+            self._tasks.pop(task).num_tasks -= 1
+            if not task.cancelled():
+                task.result()  # a fault of our own, such as a full disk, ends the transfer
+
+    # ---- whom to ask ----
 
     def _start_sources(self) -> None:
-        slow = sum(source.is_slow(self._now(), self._means.stall_seconds) for source in self._tasks.values())
-        missing = self.partial.num_pieces - len(self.partial.held)
-        wanted = slow + min(SOURCES_PER_BLOB, -(-missing // PIECES_PER_REQUEST))
-        idle = [source for source in self._sources.values() if self._is_idle(source)]
-        idle.sort(key=lambda source: (self._means.load[source.peer_id], source.num_failures))
-        for source in idle[: max(0, wanted - len(self._tasks))]:
-            source.request_at = source.heard_at = self._now()
-            self._tasks[asyncio.create_task(self._use(source))] = source
+        now, sources = self._now(), list(self._sources.values())
+        num_slow = sum(source.is_slow(now, self._means.stall_seconds) for source in sources)
+        num_missing = self.partial.num_pieces - len(self.partial.held)
+        num_more = num_slow + min(SOURCES_PER_BLOB, num_missing) - sum(source.num_tasks > 0 for source in sources)
+        ready = [source for source in sources if not source.is_done_with and source.retry_at <= now]
+        random.shuffle(ready)
+        for source in sorted(ready, key=self._preference):
+            if source.num_tasks:
+                if source.num_tasks < self._num_at_once(source) and self._fresh(source):
+                    self._start(source)
+            elif num_more > 0:
+                num_more -= 1
+                self._start(source)
 
-    def _is_idle(self, source: Source) -> bool:
-        running = any(source is other for other in self._tasks.values())
-        return not (running or source.is_done_with) and source.retry_at <= self._now()
+    def _start(self, source: Source) -> None:
+        source.num_tasks += 1
+        self._tasks[asyncio.create_task(self._use(source))] = source
+
+    def _preference(self, source: Source) -> tuple[float, ...]:
+        """The idle first, then those that do not fail, then the untried and the fast."""
+        peer_id = source.peer_id
+        return self._means.load[peer_id], source.num_failures, self._means.piece_seconds.get(peer_id, 0.0)
+
+    def _num_at_once(self, source: Source) -> int:
+        return num_at_once(source, self._means.piece_seconds.get(source.peer_id), self._num_used())
+
+    def _num_used(self) -> int:
+        """Sources among which the pieces are shared: those asked for some, and the untried."""
+        return min(SOURCES_PER_BLOB, sum(source.takes_part for source in self._sources.values()))
+
+    def _is_busy(self) -> bool:
+        """Whether something is on its way, or a source has yet to say what it has."""
+        return any(source.requests or (source.num_tasks and source.have is None) for source in self._sources.values())
 
     def _is_hopeless(self) -> bool:
         """Nobody left to ask, or nothing has arrived for so long."""
@@ -159,78 +156,164 @@ class Transfer:
         reasons = "; ".join(f"{source.peer_id}: {source.why}" for source in self._sources.values())
         return reasons or ("all known sources sent bad bytes" if self._bad else "nobody is known to have it")
 
+    # ---- one source ----
+
     async def _use(self, source: Source) -> None:
-        """Fetch from one source until it has nothing more for us, and note why it ended."""
+        """Ask one source once for what is due, and note why it has no more."""
+        self._means.load[source.peer_id] += 1
         try:
-            with self._means.loading(source.peer_id):
-                async with self._means.turns[source.peer_id]:
-                    source.request_at = source.heard_at = self._now()
-                    await self._fetch_from(source)
-            source.why, source.retry_at = "has none of the missing pieces", self._now() + _ASK_AGAIN_SECONDS
+            async with self._means.turns[source.peer_id]:
+                link = await self._means.connections.to(source.peer_id)
+                if self._now() - source.have_at > (_CHANGING_SECONDS if source.is_changing else _SETTLED_SECONDS):
+                    await self._ask_what_it_has(link, source)
+                if pieces := self._next_for(source):
+                    await self._fetch(link, source, pieces)
+                else:
+                    source.why, source.retry_at = "has none of the missing pieces", self._now() + _ASK_AGAIN_SECONDS
         except BadMessage as error:
             self._means.bad_sources[source.peer_id] += 1
             self._bad.add(source.peer_id)
-            source.is_done_with, source.why = True, str(error)
+            self._be_done_with(source, error)
             logger.warning("a source sent bad bytes peer=%s reason=%s", source.peer_id, error)
         except (BlobMissing, Busy) as error:
-            source.why, source.retry_at = str(error), self._now() + _ASK_AGAIN_SECONDS
+            source.have_at, source.why, source.retry_at = -math.inf, str(error), self._now() + _ASK_AGAIN_SECONDS
         except (Stalled, Unsuitable) as error:
-            source.is_done_with, source.why = True, str(error)
+            self._be_done_with(source, error)
         except PeerError as error:
             source.num_failures += 1
             source.retry_at = self._now() + _ASK_AGAIN_SECONDS * 2**source.num_failures
             source.is_done_with, source.why = source.num_failures >= _MAX_FAILURES, str(error)
         finally:
-            source.asked = set()
+            self._means.load[source.peer_id] -= 1
 
-    async def _fetch_from(self, source: Source) -> None:
-        link = await self._means.connections.to(source.peer_id)
+    def _be_done_with(self, source: Source, why: PeerError) -> None:
+        source.is_done_with, source.why = True, str(why)
+        for task, other in self._tasks.items():
+            if other is source and task is not asyncio.current_task():
+                task.cancel()
+
+    async def _ask_what_it_has(self, link: Link, source: Source) -> None:
         request = HaveRequest(name=self.partial.name)
         timeout_seconds = min(SHORT_CALL_SECONDS, self._means.stall_seconds)
         reply: HaveReply = await link.call(link.stub.Have, request, timeout_seconds)
         have = Have.from_bitmap(reply.size_bytes, reply.bitmap)
         if have.pieces and have.size_bytes != self.partial.size_bytes:
             raise Unsuitable(f"says that it has {have.size_bytes} bytes, not the {self.partial.size_bytes} announced")
-        while pieces := self._next_for(source, have):
-            source.asked = set(pieces)
-            await self._receive(link, source, pieces)
+        promised: Counter[int] = Counter()
+        for upload in reply.uploads:
+            promised.update(Have.from_bitmap(self.partial.size_bytes, upload.bitmap).pieces)
+            self._hear_of(PeerId(upload.peer))
+        source.have, source.have_at, source.promised = have, self._now(), promised
 
-    def _next_for(self, source: Source, have: Have) -> list[int]:
-        now, stall_seconds = self._now(), self._means.stall_seconds
-        others = [other for other in self._sources.values() if other is not source]
-        asked = {piece for other in others for piece in other.asked}
-        held_up = {piece for other in others if other.is_slow(now, stall_seconds) for piece in other.asked}
-        return self._order.choose(self.partial.held, asked, held_up, have)
+    def _hear_of(self, peer_id: PeerId) -> None:
+        """Somebody else is said to have pieces: ask it too, if it is one of those that we know."""
+        if len(self._sources) < MAX_SOURCES and self._means.connections.entry_of(peer_id) is not None:
+            self.add_sources([peer_id])
 
-    async def _receive(self, link: Link, source: Source, pieces: list[int]) -> None:
-        """Take exactly the pieces asked for, in order, each in chunks; keep each as soon as it is verified."""
+    def _fresh(self, source: Source) -> list[int]:
+        return self._wanted.fresh(source, self._sources.values(), self.partial.held)
+
+    def _next_for(self, source: Source) -> list[int]:
+        piece_seconds = self._means.piece_seconds.get(source.peer_id)
+        if fresh := self._fresh(source):
+            num_used = self._num_used() + (not source.requests)
+            return fresh[: request_size(piece_seconds, len(fresh), num_used)]
+        return self._wanted.held_up(
+            source, self._sources.values(), self._now(), self._means.stall_seconds, piece_seconds
+        )
+
+    # ---- one request ----
+
+    async def _fetch(self, link: Link, source: Source, pieces: list[int]) -> None:
+        """Take exactly the pieces asked for, in order; keep each as soon as it is verified."""
+        request = Request(self._now(), pieces)
+        source.requests.append(request)
+        keeper = _Keeper(self.partial, lambda piece: self._kept(source, request, piece))
+        try:
+            async with contextlib.aclosing(self._replies(link, request)) as replies:
+                await self._receive(replies, source.peer_id, request, keeper)
+        finally:
+            try:
+                await keeper.finish()  # what has come is kept, whatever came of the rest
+            finally:
+                source.requests.remove(request)
+
+    async def _replies(self, link: Link, request: Request) -> AsyncGenerator[FetchReply, None]:
+        """The pieces' chunks. The digests, where they are asked for, are taken first."""
         awaits_digests = self.partial.digests is None
-        request = FetchRequest(name=self.partial.name, with_digests=awaits_digests, pieces=pieces)
-        expected, chunks = iter(pieces), bytearray()
-        source.request_at = source.heard_at = self._now()
-        awaited: int | None = next(expected)
-        async with contextlib.aclosing(link.stream(link.stub.Fetch, request, self._means.stall_seconds)) as replies:
+        message = FetchRequest(name=self.partial.name, with_digests=awaits_digests, pieces=request.pieces)
+        async with contextlib.aclosing(link.fetch(message, self._means.stall_seconds)) as replies:
             async for reply in replies:
-                source.heard_at = self._now()
+                request.heard_at = self._now()
                 if awaits_digests:
                     await asyncio.to_thread(self.partial.accept_digests, reply.digests)
                     awaits_digests = False
-                    continue
-                if awaited is None or reply.piece != awaited:
-                    raise BadMessage(f"piece {reply.piece}, which was not asked for")
-                await self._means.download.take(len(reply.content))
-                source.heard_at = self._now()  # it did not make us wait
-                chunks += reply.content
-                if self._is_whole(awaited, chunks, reply):
-                    await asyncio.to_thread(self.partial.accept_piece, awaited, bytes(chunks))
-                    self._progress_at, source.num_failures = self._now(), 0
-                    source.asked.discard(awaited)
-                    awaited, chunks = next(expected, None), bytearray()
+                else:
+                    yield reply
+
+    async def _receive(
+        self, replies: AsyncGenerator[FetchReply, None], peer_id: PeerId, request: Request, keeper: "_Keeper"
+    ) -> None:
+        """All pieces, or as many as until another source has brought one of them sooner."""
+        expected = iter(tuple(request.pieces))
+        awaited, began_at = next(expected, None), self._now()
+        async for reply in replies:
+            if awaited is None or reply.piece != awaited:
+                raise BadMessage(f"piece {reply.piece}, which was not asked for")
+            content = reply.content
+            await self._means.download.take(len(content), peer_id)
+            request.heard_at = self._now()  # it did not make us wait
+            request.num_bytes += len(content)
+            if keeper.take(awaited, content):
+                await keeper.keep(awaited)
+                self._means.note_piece(peer_id, self._now() - began_at)
+                awaited, began_at = next(expected, None), self._now()
+            elif awaited in self.partial.held:
+                return
+            request.num_bytes_of_piece = keeper.num_bytes
         if awaited is not None:
             raise Unreachable(f"ended before piece {awaited}")
 
-    def _is_whole(self, index: int, chunks: bytearray, reply: FetchReply) -> bool:
-        size_bytes = self.partial.piece_bytes(index)
-        if len(chunks) > size_bytes or (size_bytes and not reply.content):
-            raise BadMessage(f"chunks that are not those of piece {index}")
-        return len(chunks) == size_bytes
+    def _kept(self, source: Source, request: Request, piece: int) -> None:
+        self._progress_at, source.num_failures = self._now(), 0
+        request.pieces.remove(piece)
+
+
+class _Keeper:
+    """Puts together one piece while the piece before it is verified and written."""
+
+    def __init__(self, partial: PartialBlob, on_kept: Callable[[int], None]) -> None:
+        self.num_bytes = 0
+        """Of the piece that is coming."""
+        self._partial = partial
+        self._on_kept = on_kept
+        self._piece_bytes = min(PIECE_BYTES, partial.size_bytes)
+        self._coming, self._spare = bytearray(self._piece_bytes), bytearray()
+        self._task: asyncio.Task[None] | None = None
+
+    def take(self, piece: int, content: bytes) -> bool:
+        """Whether the piece is whole now."""
+        size_bytes = self._partial.piece_bytes(piece)
+        end = self.num_bytes + len(content)
+        if end > size_bytes or (size_bytes and not content):
+            raise BadMessage(f"chunks that are not those of piece {piece}")
+        self._coming[self.num_bytes : end] = content
+        self.num_bytes = end
+        return end == size_bytes
+
+    async def keep(self, piece: int) -> None:
+        """Begin to, once the one before has been kept; errors of that one are raised here."""
+        await self.finish()
+        content = memoryview(self._coming)[: self.num_bytes]
+        self._task = asyncio.create_task(self._keep(piece, content))
+        self._coming, self._spare = self._spare or bytearray(self._piece_bytes), self._coming
+        self.num_bytes = 0
+
+    async def _keep(self, piece: int, content: memoryview) -> None:
+        await asyncio.to_thread(self._partial.accept_piece, piece, content)
+        self._on_kept(piece)
+
+    async def finish(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task

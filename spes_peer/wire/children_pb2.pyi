@@ -338,6 +338,30 @@ class BlockReduced(_message.Message):
     rejected: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., rejected: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TryExpert(_message.Message):
+    __slots__ = ("round", "expert", "blobs", "slice", "num_slices")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SLICES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    expert: int
+    blobs: _containers.RepeatedScalarFieldContainer[str]
+    slice: int
+    num_slices: int
+    def __init__(self, round: _Optional[int] = ..., expert: _Optional[int] = ..., blobs: _Optional[_Iterable[str]] = ..., slice: _Optional[int] = ..., num_slices: _Optional[int] = ...) -> None: ...
+
+class ExpertTried(_message.Message):
+    __slots__ = ("loss_before", "loss_after", "fault")
+    LOSS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    loss_before: float
+    loss_after: float
+    fault: str
+    def __init__(self, loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., fault: _Optional[str] = ...) -> None: ...
+
 class ApplyRecord(_message.Message):
     __slots__ = ("record", "keep_snapshot")
     RECORD_FIELD_NUMBER: _ClassVar[int]

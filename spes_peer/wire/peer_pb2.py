@@ -26,7 +26,7 @@ from spes_peer.wire import record_pb2 as spes__peer_dot_wire_dot_record__pb2
 from spes_peer.wire import signed_pb2 as spes__peer_dot_wire_dot_signed__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19spes_peer/wire/peer.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/record.proto\x1a\x1bspes_peer/wire/signed.proto\"#\n\x0f\x44\x65scribeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x87\x01\n\x0b\x44\x65scription\x12\x30\n\x08manifest\x18\x01 \x01(\x0b\x32\x1e.spes_peer.wire.SignedManifest\x12%\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x16.spes_peer.wire.Signed\x12\x12\n\nhead_round\x18\x03 \x01(\x04\x12\x0b\n\x03now\x18\x04 \x01(\x01\"\x11\n\x0fStandingRequest\"s\n\x08Standing\x12\x12\n\nhead_round\x18\x01 \x01(\x04\x12\x11\n\thead_hash\x18\x02 \x01(\x0c\x12\x17\n\x0f\x63\x65rtified_round\x18\x03 \x01(\x04\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x19\n\x11hears_coordinator\x18\x05 \x01(\x08\"$\n\x0eRecordsRequest\x12\x12\n\nfrom_round\x18\x01 \x01(\x04\"\x12\n\x10SnapshotsRequest\"8\n\tSnapshots\x12+\n\tsnapshots\x18\x01 \x03(\x0b\x32\x18.spes_peer.wire.Snapshot\"\x1b\n\x0bHaveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\tHaveReply\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x62itmap\x18\x02 \x01(\x0c\"B\n\x0c\x46\x65tchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cwith_digests\x18\x02 \x01(\x08\x12\x0e\n\x06pieces\x18\x03 \x03(\r\"=\n\nFetchReply\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\r\n\x05piece\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"W\n\x0f\x44ialBackRequest\x12\x16\n\x0egrpc_addresses\x18\x01 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x17\n\x0fother_addresses\x18\x03 \x03(\t\"3\n\rDialBackReply\x12\x10\n\x08observed\x18\x01 \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x02 \x03(\t2\xbf\x04\n\x04Peer\x12H\n\x08\x44\x65scribe\x12\x1f.spes_peer.wire.DescribeRequest\x1a\x1b.spes_peer.wire.Description\x12\x42\n\x05Stand\x12\x1f.spes_peer.wire.StandingRequest\x1a\x18.spes_peer.wire.Standing\x12L\n\x07Records\x12\x1e.spes_peer.wire.RecordsRequest\x1a\x1f.spes_peer.wire.CertifiedRecord0\x01\x12L\n\rListSnapshots\x12 .spes_peer.wire.SnapshotsRequest\x1a\x19.spes_peer.wire.Snapshots\x12>\n\x04Have\x12\x1b.spes_peer.wire.HaveRequest\x1a\x19.spes_peer.wire.HaveReply\x12\x43\n\x05\x46\x65tch\x12\x1c.spes_peer.wire.FetchRequest\x1a\x1a.spes_peer.wire.FetchReply0\x01\x12<\n\x06\x41ttend\x12\x16.spes_peer.wire.Signed\x1a\x16.spes_peer.wire.Signed(\x01\x30\x01\x12J\n\x08\x44ialBack\x12\x1f.spes_peer.wire.DialBackRequest\x1a\x1d.spes_peer.wire.DialBackReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19spes_peer/wire/peer.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/record.proto\x1a\x1bspes_peer/wire/signed.proto\"#\n\x0f\x44\x65scribeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x87\x01\n\x0b\x44\x65scription\x12\x30\n\x08manifest\x18\x01 \x01(\x0b\x32\x1e.spes_peer.wire.SignedManifest\x12%\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x16.spes_peer.wire.Signed\x12\x12\n\nhead_round\x18\x03 \x01(\x04\x12\x0b\n\x03now\x18\x04 \x01(\x01\"\x11\n\x0fStandingRequest\"s\n\x08Standing\x12\x12\n\nhead_round\x18\x01 \x01(\x04\x12\x11\n\thead_hash\x18\x02 \x01(\x0c\x12\x17\n\x0f\x63\x65rtified_round\x18\x03 \x01(\x04\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x19\n\x11hears_coordinator\x18\x05 \x01(\x08\"$\n\x0eRecordsRequest\x12\x12\n\nfrom_round\x18\x01 \x01(\x04\"\x12\n\x10SnapshotsRequest\"8\n\tSnapshots\x12+\n\tsnapshots\x18\x01 \x03(\x0b\x32\x18.spes_peer.wire.Snapshot\"\x1b\n\x0bHaveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\tHaveReply\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x62itmap\x18\x02 \x01(\x0c\x12\'\n\x07uploads\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Upload\"&\n\x06Upload\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0e\n\x06\x62itmap\x18\x02 \x01(\x0c\"B\n\x0c\x46\x65tchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cwith_digests\x18\x02 \x01(\x08\x12\x0e\n\x06pieces\x18\x03 \x03(\r\"=\n\nFetchReply\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\r\n\x05piece\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"W\n\x0f\x44ialBackRequest\x12\x16\n\x0egrpc_addresses\x18\x01 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x17\n\x0fother_addresses\x18\x03 \x03(\t\"3\n\rDialBackReply\x12\x10\n\x08observed\x18\x01 \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x02 \x03(\t2\xbf\x04\n\x04Peer\x12H\n\x08\x44\x65scribe\x12\x1f.spes_peer.wire.DescribeRequest\x1a\x1b.spes_peer.wire.Description\x12\x42\n\x05Stand\x12\x1f.spes_peer.wire.StandingRequest\x1a\x18.spes_peer.wire.Standing\x12L\n\x07Records\x12\x1e.spes_peer.wire.RecordsRequest\x1a\x1f.spes_peer.wire.CertifiedRecord0\x01\x12L\n\rListSnapshots\x12 .spes_peer.wire.SnapshotsRequest\x1a\x19.spes_peer.wire.Snapshots\x12>\n\x04Have\x12\x1b.spes_peer.wire.HaveRequest\x1a\x19.spes_peer.wire.HaveReply\x12\x43\n\x05\x46\x65tch\x12\x1c.spes_peer.wire.FetchRequest\x1a\x1a.spes_peer.wire.FetchReply0\x01\x12<\n\x06\x41ttend\x12\x16.spes_peer.wire.Signed\x1a\x16.spes_peer.wire.Signed(\x01\x30\x01\x12J\n\x08\x44ialBack\x12\x1f.spes_peer.wire.DialBackRequest\x1a\x1d.spes_peer.wire.DialBackReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,15 +50,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HAVEREQUEST']._serialized_start=530
   _globals['_HAVEREQUEST']._serialized_end=557
   _globals['_HAVEREPLY']._serialized_start=559
-  _globals['_HAVEREPLY']._serialized_end=606
-  _globals['_FETCHREQUEST']._serialized_start=608
-  _globals['_FETCHREQUEST']._serialized_end=674
-  _globals['_FETCHREPLY']._serialized_start=676
-  _globals['_FETCHREPLY']._serialized_end=737
-  _globals['_DIALBACKREQUEST']._serialized_start=739
-  _globals['_DIALBACKREQUEST']._serialized_end=826
-  _globals['_DIALBACKREPLY']._serialized_start=828
-  _globals['_DIALBACKREPLY']._serialized_end=879
-  _globals['_PEER']._serialized_start=882
-  _globals['_PEER']._serialized_end=1457
+  _globals['_HAVEREPLY']._serialized_end=647
+  _globals['_UPLOAD']._serialized_start=649
+  _globals['_UPLOAD']._serialized_end=687
+  _globals['_FETCHREQUEST']._serialized_start=689
+  _globals['_FETCHREQUEST']._serialized_end=755
+  _globals['_FETCHREPLY']._serialized_start=757
+  _globals['_FETCHREPLY']._serialized_end=818
+  _globals['_DIALBACKREQUEST']._serialized_start=820
+  _globals['_DIALBACKREQUEST']._serialized_end=907
+  _globals['_DIALBACKREPLY']._serialized_start=909
+  _globals['_DIALBACKREPLY']._serialized_end=960
+  _globals['_PEER']._serialized_start=963
+  _globals['_PEER']._serialized_end=1538
 # @@protoc_insertion_point(module_scope)

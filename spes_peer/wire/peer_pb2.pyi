@@ -67,12 +67,22 @@ class HaveRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class HaveReply(_message.Message):
-    __slots__ = ("size_bytes", "bitmap")
+    __slots__ = ("size_bytes", "bitmap", "uploads")
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BITMAP_FIELD_NUMBER: _ClassVar[int]
+    UPLOADS_FIELD_NUMBER: _ClassVar[int]
     size_bytes: int
     bitmap: bytes
-    def __init__(self, size_bytes: _Optional[int] = ..., bitmap: _Optional[bytes] = ...) -> None: ...
+    uploads: _containers.RepeatedCompositeFieldContainer[Upload]
+    def __init__(self, size_bytes: _Optional[int] = ..., bitmap: _Optional[bytes] = ..., uploads: _Optional[_Iterable[_Union[Upload, _Mapping]]] = ...) -> None: ...
+
+class Upload(_message.Message):
+    __slots__ = ("peer", "bitmap")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    bitmap: bytes
+    def __init__(self, peer: _Optional[str] = ..., bitmap: _Optional[bytes] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("name", "with_digests", "pieces")
