@@ -51,6 +51,8 @@ class Needs:
     stays: AbstractSet[str]
     later: Mapping[str, int] = field(default_factory=dict)
     """See `Shards`; what stays may be among them."""
+    served: AbstractSet[str] = frozenset()
+    """Stays for now, and grows old all the same: others ask for what they like."""
     is_writing: bool = False
     """More is being written than fits into a round, and nothing can name it yet: a snapshot."""
 
@@ -98,7 +100,7 @@ def judged(found: Iterable[Found], needs: Needs, marks: Mapping[Key, Mark]) -> I
 
 
 def _use(name: str, needs: Needs, mark: Mark) -> Use:
-    if name in needs.stays:
+    if name in needs.stays or name in needs.served:
         return Use.STAYS
     if name in needs.later:
         return Use.LATER

@@ -10,13 +10,13 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spes_peer import troubles
 from spes_peer.blobs import Found
-from spes_peer.collection import Key, Mark, Needs, Shards, Stored, Use, judged, marked, to_remove
+from spes_peer.collection import Key, Mark, Needs, Shards, Use, judged, marked, to_remove
 from spes_peer.errors import SpesError
 from spes_peer.node import Node
 from spes_peer.run.layout import Layout
@@ -87,25 +87,30 @@ class Collector:
         node, head = self._node, self._node.chain.head
         if head is None:
             return
-        in_use = node.fetcher.running | node.holdings.served_within(_SERVED_SECONDS)
-        needs = Needs(head.round, self._snapshots.needed() | in_use, is_writing=self._snapshots.num_being_made > 0)
-        gone = await asyncio.to_thread(self._collect, head.record, needs)
+        stays = self._snapshots.needed() | node.fetcher.running
+        needs = Needs(head.round, stays, is_writing=self._snapshots.num_being_made > 0)
+        served = node.holdings.served_within(_SERVED_SECONDS)
+        gone = await asyncio.to_thread(self._collect, head.record, needs, served)
         parts = [found for found in gone if found.is_partial and found.name not in node.fetcher.running]
         for found in parts:  # here, where no fetch of it can begin meanwhile
             node.holdings.forget(found.name)
         self.used_bytes -= sum(found.size_bytes for found in parts)
 
-    def _collect(self, record: Record, needs: Needs) -> list[Found]:
+    def _collect(self, record: Record, needs: Needs, served: frozenset[str]) -> list[Found]:
         """Remove what has to go of whole blobs; what has to go of others."""
         disk, store = self._disk(), self._node.blobs
-        room_bytes = self._room_bytes(disk)
         certain = _with(needs, self._wanted(record, 0))
         self._marks = marked(disk.found, certain, self._marks)
-        stays_bytes = _stays_bytes(judged(disk.found, certain, self._marks))
+        staying = [one.found for one in judged(disk.found, certain, self._marks) if one.use == Use.STAYS]
+        stays_bytes = sum(one.size_bytes for one in staying)
         self._tell(disk.other_bytes + stays_bytes)
+        # by the next look as much may come as since the newest record, and the next snapshot
+        coming_bytes = sum(one.size_bytes for one in staying if one.name not in certain.stays)
+        coming_bytes += 0 if needs.is_writing else state_bytes(self._node.layout)
+        room_bytes = self._room_bytes(disk) - coming_bytes
         least = least_bytes(self._node.layout)
         self.ahead_bytes = int(max(0, min(MOST_AHEAD_BYTES, room_bytes - max(stays_bytes, least))))
-        needs = _with(needs, self._wanted(record, self.ahead_bytes))
+        needs = replace(_with(needs, self._wanted(record, self.ahead_bytes)), served=served)
         gone = to_remove(judged(disk.found, needs, self._marks), room_bytes)
         removed = [found for found in gone if not found.is_partial and store.remove_if(found)]
         self.used_bytes = disk.other_bytes + disk.blob_bytes - sum(found.size_bytes for found in removed)
@@ -142,7 +147,12 @@ class Collector:
 
 def least_bytes(layout: Layout) -> int:
     """That any node of a run must have room for: the snapshots it keeps, and the next while it is made."""
-    return (KEPT_SNAPSHOTS + 1) * sum(layout.state_bytes(block) for block in layout.state_blocks)
+    return (KEPT_SNAPSHOTS + 1) * state_bytes(layout)
+
+
+def state_bytes(layout: Layout) -> int:
+    """That one snapshot takes."""
+    return sum(layout.state_bytes(block) for block in layout.state_blocks)
 
 
 def _in_words(size_bytes: int) -> str:
@@ -151,10 +161,6 @@ def _in_words(size_bytes: int) -> str:
 
 def _with(needs: Needs, shards: Shards) -> Needs:
     return replace(needs, stays=needs.stays | shards.now, later=shards.later)
-
-
-def _stays_bytes(stored: Iterable[Stored]) -> int:
-    return sum(one.found.size_bytes for one in stored if one.use == Use.STAYS)
 
 
 def _bytes_in(folder: Path, besides: Path) -> int:

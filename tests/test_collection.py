@@ -105,6 +105,13 @@ def test_while_a_snapshot_is_written_nothing_unknown_goes_nor_grows_old() -> Non
     assert [looks.use(round) for round in (9, 10, 11)] == [Use.STAYS, Use.PASSED, Use.NONE]
 
 
+def test_what_is_served_stays_for_as_long_and_grows_old_meanwhile() -> None:
+    looks = Looks()
+    looks.use(5)
+    assert looks.use(9, served=frozenset({name_of(7)})) == Use.STAYS
+    assert looks.use(9) == Use.NONE
+
+
 def test_data_for_later_goes_only_for_room_however_old_it_is() -> None:
     looks = Looks()
     later = {"later": {name_of(7): 3}}

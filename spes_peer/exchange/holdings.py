@@ -166,7 +166,8 @@ class Holdings:
     def read_piece(self, name: str, index: int) -> bytes:
         """`BlobMissing` for a piece that is not here."""
         piece = self._read_piece(check_name(name), index)
-        self._served_at[name] = time.monotonic()
+        if index or len(piece) == PIECE_BYTES:  # or that was all of it
+            self._served_at[name] = time.monotonic()
         return piece
 
     def _read_piece(self, name: BlobName, index: int) -> bytes:
@@ -217,7 +218,8 @@ class Holdings:
         return found
 
     def served_within(self, seconds: float) -> frozenset[str]:
-        """Blobs of which somebody was given a piece in the last so many seconds; what is older is forgotten."""
+        """Blobs of several pieces of which somebody was given one in the last so many seconds, and may want the next.
+        What is older is forgotten."""
         since = time.monotonic() - seconds
         for name, at in list(self._served_at.items()):
             if at < since:
