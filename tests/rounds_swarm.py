@@ -21,6 +21,7 @@ from spes_peer.rounds.messages import (
     Beat,
     Contribution,
     Holding,
+    MissingOffers,
     Offer,
     Proposal,
     RecordSignature,
@@ -88,6 +89,8 @@ class Member:
         self.is_alive = True
         self.contributes = True
         self.holds = True
+        self.lacks: set[PeerId] = set()
+        """Cannot fetch what those offer."""
         self.steps: int | None = None
         """Makes so many in each round; None for all."""
         self.change: Callable[[Contribution], Contribution] = lambda contribution: contribution
@@ -151,7 +154,7 @@ class Member:
             case ReduceOrder() if message.round == self.head.round:
                 for task in message.tasks:
                     if self.peer_id in task.reducers and task.block not in self.reports:
-                        self.report(task)
+                        self.reduce(task)
             case UpdateNotice() if self.holds and self.swarm.has(message.blob):
                 self.store.add(message.blob)
                 self.say(Holding(message.round, (message.blob,)))
@@ -159,6 +162,12 @@ class Member:
                 self.sign(message)
             case Refusal():
                 self.refusals.append(message.why)
+
+    def reduce(self, task: ReduceTask) -> None:
+        if missing := self.lacks.intersection(part.peer_id for part in task.inputs):
+            self.say(MissingOffers(self.head.round, task.block, tuple(sorted(missing))))
+        else:
+            self.report(task)
 
     def report(self, task: ReduceTask) -> None:
         report = self.reduces(task)

@@ -3,6 +3,7 @@
 import pytest
 from rounds_swarm import BOOTSTRAP, CHECKS, Member, Swarm, changed, invented, replaced, roots
 
+from spes_peer.identity import PeerId
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.messages import (
     AdmissionRequest,
@@ -459,6 +460,64 @@ def test_when_all_reducers_of_a_block_die_others_are_asked(manifest: Manifest) -
     assert {update.block for update in swarm.head.record.updates} >= set(shared_blocks(swarm))
 
 
+def nobody_has_the_offers_of(swarm: Swarm, number: int) -> PeerId:
+    peer = swarm[number].peer_id
+    for member in swarm.members.values():
+        member.lacks = {peer} - {member.peer_id}
+    return peer
+
+
+def test_who_dies_in_the_middle_of_its_uploads_is_left_out_at_once(swarm: Swarm) -> None:
+    dead = nobody_has_the_offers_of(swarm, 0)
+    swarm[0].reduces = lambda task: None
+    swarm.until(lambda: swarm.phase == "reducing")
+    swarm.settle()
+    begun = swarm.now
+    swarm.die(swarm[0])
+    swarm.until(lambda: swarm.round == 2)
+    assert swarm.now == begun
+    contributors = {update.block: {one.peer_id for one in update.contributors} for update in swarm.head.record.updates}
+    assert all(contributors[block] == swarm.members.keys() - {dead} for block in shared_blocks(swarm))
+
+
+def test_who_withholds_what_it_offers_is_left_out_in_time_for_the_others(swarm: Swarm) -> None:
+    withheld = nobody_has_the_offers_of(swarm, 0)
+    swarm[0].reduces = lambda task: None
+    swarm.until(lambda: swarm.phase == "reducing")
+    swarm.settle()
+    begun = swarm.now
+    swarm.until(lambda: swarm.round == 2)
+    assert swarm.now - begun == pytest.approx(2 / 3 * 20, abs=1.0)
+    assert "nobody could fetch your offer of shared/" in swarm[0].refusals[0]
+    contributors = {update.block: {one.peer_id for one in update.contributors} for update in swarm.head.record.updates}
+    assert all(contributors[block] == swarm.members.keys() - {withheld} for block in shared_blocks(swarm))
+
+
+def test_where_only_one_offer_is_to_be_had_it_is_the_update(manifest: Manifest) -> None:
+    swarm = Swarm(changed(manifest, "run", min_peers=2), [(0,), (1,)])
+    nobody_has_the_offers_of(swarm, 0)
+    swarm[0].reduces = lambda task: None
+    swarm.until(lambda: swarm.phase == "reducing")
+    swarm.settle()
+    swarm.die(swarm[0])
+    swarm.until(lambda: swarm.phase == "closing")
+    assert isinstance(swarm.state.phase, Closing)
+    updates = {update.block: update for update in swarm.state.phase.proposal.record.updates}
+    for block in shared_blocks(swarm):
+        assert ([one.peer_id for one in updates[block].contributors], updates[block].reducers) == (
+            [swarm[1].peer_id],
+            (),
+        )
+
+
+def test_a_reducer_that_says_that_nothing_is_to_be_had_changes_nothing(swarm: Swarm) -> None:
+    swarm[0].lacks = set(swarm.members)
+    swarm.until(lambda: swarm.round == 2)
+    for block, update in {update.block: update for update in swarm.head.record.updates}.items():
+        if block.startswith("shared"):
+            assert {one.peer_id for one in update.contributors} == swarm.members.keys()
+
+
 def test_an_offer_that_reducers_reject_is_not_in_the_update_and_its_makers_expert_is_dropped(swarm: Swarm) -> None:
     bad = swarm[2]
     for member in swarm.members.values():
@@ -594,7 +653,6 @@ def test_a_report_that_cannot_be_is_refused_by_name(swarm: Swarm) -> None:
     assert "although it rejects all offers" in swarm.ask(insider, replaced(report, rejected=everybody))
     assert swarm.ask(insider, report) == ""
     assert swarm.ask(insider, report) == ""
-    assert "another update of shared/0000 before" in swarm.ask(insider, replaced(report, blob="ab" * 32))
 
 
 def test_a_signature_that_does_not_count_is_refused_by_name(swarm: Swarm) -> None:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.errors import SpesError
+from spes_peer.errors import DiskTrouble, SpesError
+from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     Contribution,
     Excuse,
     Holding,
+    MissingOffers,
     ReduceInput,
     ReduceOrder,
     ReduceTask,
@@ -27,7 +29,11 @@ from spes_peer.run.records import BlockId, RosterEntry, SealedRecord
 
 logger = logging.getLogger(__name__)
 
+_PARALLEL_OFFERS = 8
 _PARALLEL_REDUCES = 4
+_ATTEMPT_PART = 1 / 4
+"""Of the grace: after so long others have their turn, and the coordinator hears that an offer is missing."""
+_AGAIN_SECONDS = 1.0
 _HOLDING_PAUSE_SECONDS = 0.05
 
 
@@ -64,6 +70,7 @@ class RoundWork:
         self._averaged: dict[BlockId, tuple[ReduceInput, ...]] = {}
         """Of what it has reported."""
         self._notices_started: set[str] = set()
+        self._fetching = asyncio.Semaphore(_PARALLEL_OFFERS)
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
         self._unsaid_holdings: set[str] = set()
 
@@ -141,19 +148,25 @@ class RoundWork:
         self._spawn(self._hold(notice))
 
     async def _reduce(self, task: ReduceTask) -> None:
-        """Fetch the offers, average them, report. Offers that cannot be had are left to the other reducers' word."""
-        size = self._node.layout.offer_bytes(self._node.layout.by_id[task.block])
-        async with self._reducing:
-            try:
-                await self._node.fetcher.fetch_all(
-                    [(one.blob, size, [one.peer_id, *self._node.others()]) for one in task.inputs]
-                )
+        """Fetch the offers, average them, report. Offers that cannot be had are named, and tried again until the round
+        is over or the block is to be averaged without them."""
+        said: tuple[PeerId, ...] = ()
+        try:
+            while missing := await self._fetch_offers(task):
+                if not self._is_wanted(task):
+                    return
+                if missing != said:
+                    logger.warning("offers are missing block=%s of=%s", task.block, ", ".join(missing))
+                    self._send(MissingOffers(self.round, task.block, missing))
+                    said = missing
+                await asyncio.sleep(_AGAIN_SECONDS)
+            async with self._reducing:
                 reduced = await self._trainer.get().reduce_block(task)
-            except SpesError as error:
-                logger.warning("could not reduce block=%s reason=%s", task.block, error)
-                self._inputs.pop(task.block, None)
-                return
-        if self.closed.is_set() or self._inputs.get(task.block) != task.inputs:
+        except SpesError as error:
+            logger.warning("could not reduce block=%s reason=%s", task.block, error)
+            self._inputs.pop(task.block, None)
+            return
+        if not self._is_wanted(task):
             return
         self._averaged[task.block] = task.inputs
         self.reports[task.block] = UpdateReport(
@@ -162,6 +175,32 @@ class RoundWork:
         self._send(self.reports[task.block])
         if reduced.blob:
             self._hold_now(reduced.blob)
+
+    def _is_wanted(self, task: ReduceTask) -> bool:
+        return not self.closed.is_set() and self._inputs.get(task.block) == task.inputs
+
+    async def _fetch_offers(self, task: ReduceTask) -> tuple[PeerId, ...]:
+        """Whose offers are still missing after one attempt at each."""
+        size = self._node.layout.offer_bytes(self._node.layout.by_id[task.block])
+        attempt_seconds = _ATTEMPT_PART * self._node.manifest.timing.round_grace_seconds
+        troubles: list[DiskTrouble] = []
+
+        async def is_missing(one: ReduceInput) -> bool:
+            try:
+                async with self._fetching, asyncio.timeout(attempt_seconds):
+                    await self._node.fetcher.fetch(one.blob, size, [one.peer_id, *self._node.others()])
+            except DiskTrouble as error:
+                troubles.append(error)
+            except (SpesError, TimeoutError) as error:
+                logger.info("no offer yet block=%s of=%s reason=%s", task.block, one.peer_id, error)
+                return True
+            return False
+
+        async with asyncio.TaskGroup() as group:
+            attempts = {one.peer_id: group.create_task(is_missing(one)) for one in task.inputs}
+        if troubles:
+            raise troubles[0]
+        return tuple(sorted(peer for peer, attempt in attempts.items() if attempt.result()))
 
     async def _hold(self, notice: UpdateNotice) -> None:
         try:

@@ -26,6 +26,7 @@ from spes_peer.rounds.messages import (
     Departure,
     Excuse,
     Holding,
+    MissingOffers,
     Proposal,
     RecordSignature,
     Refusal,
@@ -35,7 +36,7 @@ from spes_peer.rounds.messages import (
 )
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
-from spes_peer.rounds.reducing import fault_in_report, reported
+from spes_peer.rounds.reducing import fault_in_report, missed, reported
 from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, follow, opened_by, order_again
 from spes_peer.rounds.waiting import waiting as waiting
 from spes_peer.run.certificates import check_signature, may_sign
@@ -152,6 +153,8 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return _take_excuse(state, signed, message)
         case UpdateReport():
             return _take_report(state, signed, message)
+        case MissingOffers():
+            return _take_missing(state, signed, message)
         case Holding():
             return _take_holding(state, signed, message)
         case RecordSignature():
@@ -236,6 +239,21 @@ def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Co
         holders = phase.holders_of(update.blob) | {signed.peer_id}
         phase = replace(phase, holders={**phase.holders, update.blob: holders})
     return replace(state, phase=phase)
+
+
+def _take_missing(state: Coordinator, signed: Signed, missing: MissingOffers) -> Coordinator | str:
+    """A word about a round or a block that is over already is late, not wrong."""
+    prefix = f"missing offers of {missing.block} in round {missing.round}"
+    entry, phase = _member(state, signed), state.phase
+    if isinstance(entry, str):
+        return f"{prefix}: {entry}"
+    if missing.round != state.head.round or not isinstance(phase, Reducing):
+        return state
+    reduction = phase.reductions.get(missing.block)
+    if reduction is None or signed.peer_id not in reduction.task.reducers:
+        return f"{prefix}: the block is not the sender's to reduce"
+    reductions = {**phase.reductions, missing.block: missed(reduction, signed.peer_id, missing.makers)}
+    return replace(state, phase=replace(phase, reductions=reductions))
 
 
 def _take_holding(state: Coordinator, signed: Signed, holding: Holding) -> Coordinator | str:

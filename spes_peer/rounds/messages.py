@@ -63,6 +63,13 @@ class UpdateReport:
 
 
 @dataclass(frozen=True)
+class MissingOffers:
+    round: int
+    block: BlockId
+    makers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True)
 class UpdateNotice:
     round: int
     block: BlockId
@@ -153,6 +160,7 @@ FROM_MEMBER = _by_name(
     Contribution,
     Excuse,
     UpdateReport,
+    MissingOffers,
     Holding,
     RecordSignature,
     Departure,

@@ -7,6 +7,8 @@ and a further one decides. The rules, each a function below:
 - a result counts once more than half of the reducers that answered, or still can, found it;
 - a reducer that is gone, or silent for its patience, is not waited for;
 - when no result can count, the next peer in the block's rendezvous order is asked;
+- offers that a reducer cannot get and whose makers are gone, or that are still missing when two thirds of the time are
+  over, are left out: the block is averaged anew without them, or one that dies or withholds would void it for all;
 - offers that the agreeing reducers rejected are not in the update, and what only their makers offered is dropped;
 - an update may be listed once two others than its maker, or all there are, hold it.
 
@@ -44,6 +46,8 @@ class Reduction:
     overdue: frozenset[PeerId] = frozenset()
     """Reducers whose time was over when a further one was asked; their word still counts if it comes."""
     reports: Mapping[PeerId, UpdateReport] = field(default_factory=dict)
+    missing: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)
+    """Whose offers each reducer could not get, in its last word."""
     update: Update | None = None
     gave_up: bool = False
     """No update of this block in this round."""
@@ -117,9 +121,6 @@ def fault_in_report(report: UpdateReport, sender: PeerId, reduction: Reduction |
         return f"its update of {report.block} has {report.size_bytes} bytes instead of {size}"
     if inputs == set(report.rejected):
         return f"it has an update of {report.block} although it rejects all offers"
-    known = reduction.reports.get(sender)
-    if known is not None and _result(known) != _result(report):
-        return f"the sender has reported another update of {report.block} before"
     return None
 
 
@@ -131,7 +132,35 @@ def _result(report: UpdateReport) -> _Result:
 
 
 def reported(reduction: Reduction, sender: PeerId, report: UpdateReport) -> Reduction:
+    """The newest word of a reducer counts: an earlier one may be of other offers."""
     return replace(reduction, reports={**reduction.reports, sender: report})
+
+
+def missed(reduction: Reduction, sender: PeerId, makers: Collection[PeerId]) -> Reduction:
+    """With a reducer's word that it cannot get the offers of `makers`; of others than it was given it says nothing."""
+    given = frozenset(part.peer_id for part in reduction.task.inputs)
+    return replace(reduction, missing={**reduction.missing, sender: given.intersection(makers)})
+
+
+def to_leave_out(reduction: Reduction, present: Collection[PeerId], is_late: bool) -> frozenset[PeerId]:
+    """Whose offers nobody will average: what the reducer lacks that lacks the fewest, once all of it is of peers that
+    are gone, or it is late. Where one has made an average, the others get what they lack from it."""
+    if reduction.update is not None or any(report.blob for report in reduction.reports.values()):
+        return frozenset()
+    lacking = [makers for peer, makers in sorted(reduction.missing.items()) if peer in present and makers]
+    fewest = min(lacking, key=len, default=frozenset[PeerId]())
+    return fewest if is_late or fewest.isdisjoint(present) else frozenset()
+
+
+def begun_anew(
+    reduction: Reduction, without: Collection[PeerId], layout: Layout, round: int, able: Collection[PeerId], now: float
+) -> Reduction:
+    """The reduction of what others offered, by others."""
+    inputs = tuple(part for part in reduction.task.inputs if part.peer_id not in without)
+    if not inputs:
+        return replace(reduction, gave_up=True)
+    peers = [peer for peer in able if peer not in without]
+    return _begun(reduction.task.block, inputs, peers, round, layout.manifest.sync.reducers_per_block, now)
 
 
 def settle(

@@ -28,6 +28,7 @@ from spes_peer.rounds.phases import (
 from spes_peer.rounds.proposal import next_record, untrained_findings
 from spes_peer.rounds.reducing import (
     Reduction,
+    begun_anew,
     dropped,
     is_dropped,
     is_listable,
@@ -35,9 +36,13 @@ from spes_peer.rounds.reducing import (
     makers_of,
     reductions_of,
     settle,
+    to_leave_out,
 )
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
+
+_LATE_PART = 2 / 3
+"""Of the grace; the rest is for averaging what is there, and to spread it."""
 
 
 def advance(state: Coordinator, now: float) -> Step:
@@ -209,11 +214,16 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
     present, round = state.present, state.head.round
     able = present & phase.contributions.keys()
     known_bad = dropped(phase.reductions.values())
+    is_late = now >= phase.since_at + _LATE_PART * state.rules.manifest.timing.round_grace_seconds
     outgoing: list[Outgoing] = []
     for block, before in phase.reductions.items():
         if before.is_settled:
             continue
         after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
+        if out := to_leave_out(after, present, is_late or after.gave_up):
+            after = begun_anew(after, out, state.rules.layout, round, able, now)
+            why = f"contribution to round {round}: nobody could fetch your offer of {block} in time"
+            outgoing += [Outgoing(peer, Refusal(why)) for peer in sorted(out)]
         if after == before:
             continue
         phase = replace(phase, reductions={**phase.reductions, block: after})
@@ -221,8 +231,9 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
             phase = holding(phase, after.update)
             outgoing.append(notice_of(phase, round, after.update))
         elif not after.gave_up:
-            further = frozenset(after.task.reducers).difference(before.task.reducers)
-            outgoing += orders_of(round, [after.task], further)
+            has_them = after.task.inputs == before.task.inputs
+            asked = frozenset(after.task.reducers).difference(before.task.reducers if has_them else ())
+            outgoing += orders_of(round, [after.task], asked)
     for peer, block in dropped(phase.reductions.values()).items():
         if peer not in known_bad:
             why = f"contribution to round {round}: reducers found that your offer of {block} is not what it claims"

@@ -117,6 +117,16 @@ class UpdateReport(_message.Message):
     rejected: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., rejected: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class MissingOffers(_message.Message):
+    __slots__ = ("round", "block", "makers")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    MAKERS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    block: str
+    makers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., makers: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class UpdateNotice(_message.Message):
     __slots__ = ("round", "block", "blob", "size_bytes", "holders")
     ROUND_FIELD_NUMBER: _ClassVar[int]

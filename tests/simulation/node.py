@@ -27,6 +27,7 @@ from spes_peer.rounds.messages import (
     Departure,
     Excuse,
     Holding,
+    MissingOffers,
     Offer,
     Proposal,
     ReduceInput,
@@ -56,6 +57,7 @@ _CLOCK_SECONDS = 5.0  # between two looks at others' clocks; the program looks e
 _LOOK_SECONDS = 1.0  # between two looks at claims
 _MAX_LOOKS = 30
 _HOLDING_PAUSE_SECONDS = 0.05
+_AGAIN_SECONDS = 2.0
 
 
 def invented(*parts: object) -> BlobName:
@@ -389,9 +391,13 @@ class Volunteer(SimulatedNode):
                 self.follower.send(work.reports[task.block])
 
     def _reduce(self, work: Work, task: ReduceTask) -> None:
-        if not all(self.world.can_fetch(self.machine, one.blob) for one in task.inputs):
-            work.inputs.pop(task.block, None)
-        elif self._work is work and work.inputs.get(task.block) == task.inputs:
+        if self._work is not work or work.inputs.get(task.block) != task.inputs:
+            return
+        missing = [one.peer_id for one in task.inputs if not self.world.can_fetch(self.machine, one.blob)]
+        if missing:
+            self.follower.send(MissingOffers(work.record.round, task.block, tuple(sorted(missing))))
+            self.after(_AGAIN_SECONDS, lambda: self._reduce(work, task))
+        else:
             blob = invented(*((one.blob, one.tokens, one.clip) for one in task.inputs))
             size = self.layout.mean_bytes(self.layout.by_id[task.block])
             work.reports[task.block] = UpdateReport(work.record.round, task.block, blob, size, ())
