@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -100,9 +101,14 @@ class Coordinating:
     def has_quorum(self) -> bool:
         """Whether more than half of the roster attend this node: who is only expected does not, nor who has fallen
         silent on a stream of which nobody has said that it is over."""
-        roster = self._state.head.record.roster
-        attending = self._state.present & self._members.keys()
-        return not roster or is_more_than_half(len(attending), of=len(roster))
+        record = self._state.head.record
+        attending = record.members & self._heard
+        return not record.roster or is_more_than_half(len(attending), of=len(record.roster))
+
+    @property
+    def _heard(self) -> AbstractSet[PeerId]:
+        """Who attends and is heard: a stream of somebody frozen stays open."""
+        return self._state.crowd.links.keys() & self._members.keys()
 
     def hears(self, term: int | None) -> None:
         """As a member this node hears another coordinate in this term, or nobody."""
@@ -201,8 +207,8 @@ class Coordinating:
             self._ask_late(state)
 
     def _ask_late(self, state: Recertifying) -> None:
-        self._recertifying = chosen(state, self._members)
-        for outgoing in requests(self._recertifying, self._members):
+        self._recertifying = chosen(state, self._heard)
+        for outgoing in requests(self._recertifying, self._heard):
             self._send(outgoing)
 
     def _is_for_recertifying(self, message: Any) -> bool:
@@ -231,7 +237,7 @@ class Coordinating:
             self._recertifying = None
             self._node.settle_late(certified)
             self._send(Outgoing(None, certified))
-        elif chosen(state, self._members) != state:
+        elif chosen(state, self._heard) != state:
             self._ask_late(state)
 
     # ---- decisions ----

@@ -29,6 +29,7 @@ from spes_peer.rounds.assignment import reducer_order
 from spes_peer.rounds.contributions import Contributions, clips_by_group, weights
 from spes_peer.rounds.messages import Offer, ReduceInput, ReduceTask, UpdateReport
 from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Sync
 from spes_peer.run.norms import Norms, group_of
 from spes_peer.run.records import BlockId, Contributor, Update
 
@@ -81,23 +82,31 @@ def reductions_of(
         if block.id not in offers:
             continue
         tokens = {peer: contributions[peer].tokens for peer in offers[block.id]}
-        weight = weights(tokens, sync.most_weight)
         inputs = tuple(
-            ReduceInput(peer, offer.blob, offer.size_bytes, offer.norm, weight[peer], clips[group_of(block.id), peer])
+            ReduceInput(peer, offer.blob, offer.size_bytes, offer.norm, tokens[peer], clips[group_of(block.id), peer])
             for peer, offer in offers[block.id].items()
         )
         order = reducer_order(round, block.id, contributions)
-        task = ReduceTask(block.id, order[: sync.reducers_per_block] if len(inputs) > 1 else (), inputs)
-        reductions[block.id] = _begun(task, tokens, now)
+        reductions[block.id] = _begun(block.id, inputs, tokens, order, sync, now)
     return reductions
 
 
-def _begun(task: ReduceTask, tokens: Mapping[PeerId, int], now: float) -> Reduction:
-    if task.reducers:
-        return Reduction(task, tokens, now)
-    only = task.inputs[0]
-    update = Update(task.block, only.blob, only.size_bytes, (_contributor(only, tokens),), ())
-    return Reduction(task, tokens, now, update=update)
+def _begun(
+    block: BlockId,
+    inputs: Iterable[ReduceInput],
+    tokens: Mapping[PeerId, int],
+    order: Sequence[PeerId],
+    sync: Sync,
+    now: float,
+) -> Reduction:
+    """The first of `order` average the inputs, by weights that follow from `tokens`."""
+    weight = weights(tokens, sync.most_weight)
+    inputs = tuple(replace(part, tokens=weight[part.peer_id]) for part in inputs)
+    if len(inputs) > 1:
+        return Reduction(ReduceTask(block, tuple(order[: sync.reducers_per_block]), inputs), tokens, now)
+    only = inputs[0]
+    update = Update(block, only.blob, only.size_bytes, (_contributor(only, tokens),), ())
+    return Reduction(ReduceTask(block, (), inputs), tokens, now, update=update)
 
 
 def _contributor(part: ReduceInput, tokens: Mapping[PeerId, int]) -> Contributor:
@@ -156,11 +165,13 @@ def begun_anew(
     reduction: Reduction, without: Collection[PeerId], layout: Layout, round: int, able: Collection[PeerId], now: float
 ) -> Reduction:
     """The reduction of what others offered, by others."""
-    inputs = tuple(part for part in reduction.task.inputs if part.peer_id not in without)
-    if not inputs:
+    tokens = {peer: count for peer, count in reduction.tokens.items() if peer not in without}
+    if not tokens:
         return replace(reduction, gave_up=True)
-    peers = [peer for peer in able if peer not in without]
-    return _begun(reduction.task.block, inputs, peers, round, layout.manifest.sync.reducers_per_block, now)
+    block = reduction.task.block
+    inputs = (part for part in reduction.task.inputs if part.peer_id in tokens)
+    order = reducer_order(round, block, [peer for peer in able if peer not in without])
+    return _begun(block, inputs, tokens, order, layout.manifest.sync, now)
 
 
 def settle(
