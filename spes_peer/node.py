@@ -46,6 +46,7 @@ from spes_peer.run.signed import Signed, Signer
 logger = logging.getLogger(__name__)
 
 OnAttend = Callable[[PeerId, AsyncIterator[Signed], Callable[[Signed], None]], Awaitable[None]]
+_BETTER_WAYS_SECONDS = 10.0  # between looks whether one is due
 _Closing = Callable[[], Awaitable[None]]
 
 
@@ -100,7 +101,9 @@ class Node:
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
-        self.connections = Connections(self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now)
+        self.connections = Connections(
+            self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now, self._relay_of
+        )
         self.reach = Reach(
             own_host=settings.own_host or settings.host,
             ports=settings.ports,
@@ -338,6 +341,14 @@ class Node:
             raise Unreachable("the libp2p node is not running yet")
         return await self.libp2p.open_tunnel(peer_id, addresses)
 
+    def _relay_of(self, peer_id: PeerId) -> PeerId | None:
+        return PeerId(self.libp2p.relay_of(peer_id)) or None if self.libp2p is not None else None
+
+    async def _look_for_better_ways(self) -> None:
+        while True:
+            await asyncio.sleep(_BETTER_WAYS_SECONDS)
+            await self.connections.improve()
+
     async def upkeep(self) -> None:
         """Keep logs bounded, go by the others' time, and notice when our clock is set or this node did not run, for
         ever; while `running`."""
@@ -348,6 +359,7 @@ class Node:
             tasks.create_task(keep_bounded(self.folder.logs))
             tasks.create_task(watch.run())
             tasks.create_task(self.reach.keep(self.connections, self._witnesses))
+            tasks.create_task(self._look_for_better_ways())
 
     # ---- what this node says of itself ----
 

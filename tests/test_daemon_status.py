@@ -8,7 +8,7 @@ import pytest
 from spes_peer import troubles
 from spes_peer.daemon.status import LogRing, PhaseKeeper, add_machine, in_words
 from spes_peer.process import Service
-from spes_peer.wire.control_pb2 import Status
+from spes_peer.wire.control_pb2 import PeerStatus, Status
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,39 @@ def test_what_is_wrong_with_the_dht_is_said_of_its_node_while_it_runs() -> None:
     assert machine("none of 2 known DHT nodes answers").services[1].why == "none of 2 known DHT nodes answers"
     assert machine("none answers", dht="restarting").services[1].why == "what happened"
     assert machine().services[1].why == "what happened"
+
+
+def test_by_which_way_peers_are_called_and_this_one_is_reached_is_said_with_the_reason() -> None:
+    status = Status(
+        reachability="relay",
+        reachability_why="11.77.1.4:4510 did not answer a dial back by bootstrap: it refuses",
+        peers=[
+            PeerStatus(
+                peer_id="alder",
+                name="alder",
+                state="ONLINE",
+                transport="grpc",
+                route="direct",
+                transport_why="its address answers",
+            ),
+            PeerStatus(
+                peer_id="birch",
+                name="birch",
+                state="ONLINE",
+                transport="libp2p",
+                route="relay",
+                transport_why="through cedar: why",
+            ),
+            PeerStatus(peer_id="dogwood", name="dogwood", state="OFFLINE", transport_why="cannot reach it"),
+        ],
+    )
+    words = in_words(status)
+    assert (
+        "others reach this peer: relay  (11.77.1.4:4510 did not answer a dial back by bootstrap: it refuses)" in words
+    )
+    assert "peer alder  ONLINE  grpc direct\n" in words
+    assert "peer birch  ONLINE  libp2p relay  (through cedar: why)\n" in words
+    assert "peer dogwood  OFFLINE  -  (cannot reach it)" in words
 
 
 def test_a_service_keeps_its_beginning_while_only_the_reason_changes() -> None:

@@ -1,6 +1,7 @@
 """Connections: pinned, dialled on whatever path works, and dialled again after a failure."""
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 from collections.abc import AsyncIterator
@@ -11,8 +12,10 @@ import pytest
 from exchange_nodes import Node, running
 
 from spes_peer.errors import Unreachable
+from spes_peer.exchange.connections import Connections, Way
 from spes_peer.exchange.holdings import Holdings
-from spes_peer.identity import Identity, TlsIdentity
+from spes_peer.exchange.link import Link
+from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.wire.peer_pb2 import HaveRequest
 
 HAVE = HaveRequest(name="0" * 64)
@@ -71,6 +74,116 @@ async def test_a_tunnel_carries_the_call_when_no_address_does(
     assert link.transport == "libp2p"
     await link.call(link.stub.Have, HAVE, 5.0)
     await caller.stop()
+
+
+class Roads:
+    """A caller, and a peer whose tunnels go through a relay, or directly; its address may be dead."""
+
+    RELAY = Identity.from_seed(b"\x31" * 32).peer_id
+    CIRCUIT = f"/ip4/192.0.2.1/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/x"
+
+    def __init__(self, folder: Path, peer: Node, dead_port: int) -> None:
+        self.peer = peer
+        self.relay: PeerId | None = self.RELAY
+        self.dead = f"127.0.0.1:{dead_port}"
+        self.caller = Node(folder / "caller")
+        self.caller.connections = Connections(
+            self.caller.signer, self.caller.traffic, self._open_tunnel, relay_of=lambda _: self.relay
+        )
+        self.connections = self.caller.connections
+
+    async def _open_tunnel(self, peer_id: str, addresses: tuple[str, ...]) -> Path:
+        return self.peer.unix_path
+
+    def announce(self, grpc: list[str], libp2p: list[str]) -> None:
+        self.connections.update_entry(self.peer.entry(grpc, libp2p))
+
+    async def link(self) -> Link:
+        return await self.connections.to(self.peer.peer_id)
+
+    @property
+    def way(self) -> Way:
+        return self.connections.way_to(self.peer.peer_id)
+
+    async def improve(self) -> None:
+        self.connections._peers[self.peer.peer_id].improve_at = 0.0
+        await self.connections.improve()
+
+
+@pytest.fixture
+async def roads(tmp_path: Path, nodes: list[Node], dead_port: int) -> AsyncIterator[Roads]:
+    made = Roads(tmp_path, nodes[0], dead_port)
+    yield made
+    await made.caller.stop()
+
+
+async def test_why_calls_go_through_a_relay_is_told(roads: Roads) -> None:
+    assert roads.way == Way(None, None, "")
+    roads.announce([], [Roads.CIRCUIT])
+    await roads.link()
+    assert roads.way.relay == Roads.RELAY
+    assert "it announces none" in roads.way.why
+    roads.announce([roads.dead], [Roads.CIRCUIT])
+    await roads.link()
+    assert roads.way.transport == "libp2p"
+    assert roads.way.why.startswith("its address does not answer here: ipv4:127.0.0.1:")
+
+
+async def test_calls_move_up_when_an_address_answers_and_those_under_way_go_on(roads: Roads) -> None:
+    roads.announce([roads.dead], [Roads.CIRCUIT])
+    old = await roads.link()
+    call = old.stub.Attend(metadata=old.metadata())
+    await call.wait_for_connection()
+    await roads.improve()
+    assert await roads.link() is old
+    async with contextlib.AsyncExitStack() as stack:
+        # what could not be dialled can be now: its address did not change
+        server = await asyncio.start_server(
+            lambda reader, writer: _join(reader, writer, port_of(roads.peer)), "127.0.0.1", int(roads.dead[10:])
+        )
+        stack.callback(server.close)
+        await roads.connections.improve()
+        assert await roads.link() is old  # not so soon
+        await roads.improve()
+        assert roads.way == Way("grpc", None, "its address answers")
+        assert await roads.link() is not old
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        await roads.connections.close()
+
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while content := await source.read(65_536):
+                target.write(content)
+        target.close()
+
+    await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+
+async def test_a_tunnel_without_a_relay_takes_the_place_of_one_with_a_relay(roads: Roads) -> None:
+    roads.announce([], [Roads.CIRCUIT, "/ip4/192.0.2.2/tcp/1/p2p/x"])
+    old = await roads.link()
+    await roads.improve()
+    assert await roads.link() is old
+    roads.relay = None
+    await roads.improve()
+    assert await roads.link() is not old
+    assert roads.way.transport == "libp2p"
+    assert roads.way.relay is None
+
+
+async def test_a_link_through_a_relay_stands_until_its_peer_is_at_that_relay_no_more(roads: Roads) -> None:
+    roads.announce([], [Roads.CIRCUIT])
+    link = await roads.link()
+    another = Roads.CIRCUIT.replace(Roads.RELAY, Identity.from_seed(b"\x32" * 32).peer_id)
+    roads.announce([], [another, Roads.CIRCUIT])
+    assert await roads.link() is link
+    roads.announce([], [another])
+    assert await roads.link() is not link
 
 
 async def test_an_unreachable_peer_is_not_dialled_again_at_once_until_it_has_a_new_address(

@@ -228,6 +228,33 @@ async def test_a_peer_that_hears_of_a_relay_later_is_reached_through_it(folder: 
         assert reached._child is child
 
 
+async def test_what_carries_a_tunnel_is_told_and_a_direct_way_is_taken_once_there_is_one(folder: Path) -> None:
+    async with (
+        daemon(folder, "n"),
+        node(folder, "r", is_relay=True) as relay,
+        node(folder, "n", relays=relay.addresses) as reached,
+        node(folder, "d") as dialler,
+    ):
+        peer_id, circuits = peer_id_of(reached), await relayed(reached)
+        path = await dialler.open_tunnel(peer_id, circuits)
+        assert await echo(path) == b"hello"
+        assert dialler.relay_of(peer_id) == peer_id_of(relay)
+        await dialler.open_tunnel(peer_id, (*reached.addresses, *circuits))
+        assert await echo(path) == b"hello"
+        assert dialler.relay_of(peer_id) == ""
+
+
+async def test_a_dead_route_costs_a_moment(folder: Path) -> None:
+    async with daemon(folder, "n"), node(folder, "n") as reached, node(folder, "d") as dialler:
+        peer_id = peer_id_of(reached)
+        with socket.create_server((HOST, 0)) as silent:  # shakes no hands
+            dead = f"/ip4/{HOST}/tcp/{silent.getsockname()[1]}/p2p/{peer_id}"
+            path = await dialler.open_tunnel(peer_id, (dead, *reached.addresses))
+            started = time.monotonic()
+            assert await echo(path) == b"hello"
+            assert time.monotonic() - started < 8.0
+
+
 async def test_after_a_relay_restarts_its_peers_are_reached_again(folder: Path) -> None:
     identity, port = Identity.generate(), free_port()
     async with daemon(folder, "n"), contextlib.AsyncExitStack() as stack:

@@ -62,6 +62,7 @@ def peer(number: int, round_number: int) -> PeerStatus:
         state="ONLINE",
         subsets=[number],
         transport="" if number == 0 else transport,
+        route="" if number == 0 else "relay" if transport == "libp2p" else "direct",
         sequences_per_step=8,
         is_self=number == 0,
         traffic=[] if number == 0 else traffic,

@@ -61,7 +61,7 @@ def _sequences(peer: PeerStatus) -> Content:
 
 
 def _transport(peer: PeerStatus) -> Content:
-    if peer.transport == "libp2p":  # goes through relays only
+    if peer.route == "relay":
         return Content.styled("relay", SPEED)
     return Content(safe(peer.transport, 8))
 

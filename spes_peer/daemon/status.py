@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spes_peer import troubles
+from spes_peer.exchange.connections import Way
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
 from spes_peer.logs import RepeatFilter
@@ -187,19 +188,26 @@ def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterab
     others = sorted({*node.entries, *places} - {node.peer_id}, key=lambda peer: (node.name_of(peer), peer))
     for peer in (node.peer_id, *others):
         place, entry, is_self = places.get(peer), node.entries.get(peer), peer == node.peer_id
+        way = node.connections.way_to(peer)
         yield PeerStatus(
             peer_id=peer,
             name=node.name_of(peer),
             role=entry.role if entry else Role.VOLUNTEER,
             state=node.state if is_self else _state_of(node, peer),
             subsets=place.subsets if place else (),
-            transport=node.connections.transport_of(peer) or "",
+            transport=way.transport or "",
+            route="" if way.transport is None else "relay" if way.relay else "direct",
+            transport_why="" if is_self else _way_in_words(node, way),
             sequences_per_step=place.sequences_per_step if place else 0,
             is_self=is_self,
             is_coordinator=peer == coordinator,
             traffic=flows.get(peer, []),
             seen_at=time.time() if is_self else entry.written_at if entry else 0.0,
         )
+
+
+def _way_in_words(node: Node, way: Way) -> str:
+    return f"through {node.name_of(way.relay)}: {way.why}" if way.relay else way.why
 
 
 def _state_of(node: Node, peer: PeerId) -> str:
@@ -232,7 +240,10 @@ def in_words(status: Status) -> str:
         lines.append(f"subset {subset.subset}  experts {_ranges(subset.experts)}  trained by {owners}")
     for peer in status.peers:
         marks = [mark for mark, has in (("self", peer.is_self), ("coordinator", peer.is_coordinator)) if has]
-        lines.append(f"peer {names[peer.peer_id]}  {peer.state}  {peer.transport or '-'}  {' '.join(marks)}".rstrip())
+        way = f"{peer.transport} {peer.route}" if peer.transport else "-"
+        line = f"peer {names[peer.peer_id]}  {peer.state}  {way}  {' '.join(marks)}".rstrip()
+        is_plain = peer.is_self or (peer.transport == "grpc" and peer.route == "direct")
+        lines.append(line if is_plain or not peer.transport_why else f"{line}  ({peer.transport_why})")
     for traffic in status.traffic:
         sent, received = traffic.bytes_sent / 1e6, traffic.bytes_received / 1e6
         lines.append(f"{traffic.transport}  {sent:.1f} MB sent  {received:.1f} MB received")

@@ -6,6 +6,7 @@ certificate in the peer's entry.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -26,10 +27,32 @@ from spes_peer.identity import PeerId
 from spes_peer.run.peers import PeerEntry
 from spes_peer.run.signed import Signer
 
+logger = logging.getLogger(__name__)
+
 OpenTunnel = Callable[[PeerId, tuple[str, ...]], Awaitable[Path]]
 """From a peer and its libp2p addresses to a Unix socket whose connections end at that peer's gRPC server."""
 
+RelayOf = Callable[[PeerId], PeerId | None]
+"""The relay that carries the newest tunnel to a peer; None where none does."""
+
+_NO_ADDRESS = "it announces none: no address of it has answered a dial back, or its owner wants no connections"
+
+IMPROVE_SECONDS = 60.0
+"""From a link that is not the best there could be to the first look for a better one; twice as long each time."""
+_MAX_IMPROVE_SECONDS = 900.0
 _FIRST_BACKOFF_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Way:
+    """How calls get to a peer."""
+
+    transport: Transport | None
+    """None without a link."""
+    relay: PeerId | None
+    """That carries them; None where none does."""
+    why: str
+    """In words, why it is not a better one, or that there is none."""
 
 
 @dataclass
@@ -40,6 +63,13 @@ class _Peer:
     retry_at: float = 0.0
     """By the loop's clock."""
     why: str = ""
+    no_direct_why: str = ""
+    """Why gRPC's addresses did not do, when it was last dialled."""
+    relay: PeerId | None = None
+    """That carries the link."""
+    improve_at: float = 0.0
+    """When a better way is looked for, by the loop's clock."""
+    improve_seconds: float = IMPROVE_SECONDS
     dialling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -53,6 +83,7 @@ class Connections:
         open_tunnel: OpenTunnel | None = None,
         own_socket: Path | None = None,
         now: Callable[[], float] = time.time,
+        relay_of: RelayOf = lambda _peer: None,
     ) -> None:
         """`own_socket` is where this node itself serves: it is called like any other. Calls show tokens of `now`."""
         self._signer = signer
@@ -60,6 +91,7 @@ class Connections:
         self._open_tunnel = open_tunnel
         self._own_socket = own_socket
         self._now = now
+        self._relay_of = relay_of
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
 
@@ -76,15 +108,31 @@ class Connections:
         peer = self._peers.get(peer_id)
         return peer.link.transport if peer is not None and peer.link is not None else None
 
+    def way_to(self, peer_id: PeerId) -> Way:
+        """How calls get to `peer_id` now, and why so."""
+        peer = self._peers.get(peer_id)
+        if peer is None or peer.entry is None:
+            return Way(None, None, "")
+        if peer.link is None:
+            return Way(None, None, peer.why if peer.num_failures else "")
+        if peer.link.transport == "grpc":
+            return Way("grpc", None, "its address answers")
+        silent = f"its address does not answer here: {peer.no_direct_why}"
+        return Way("libp2p", peer.relay, silent if peer.entry.grpc_addresses else _NO_ADDRESS)
+
     def update_entry(self, entry: PeerEntry) -> None:
-        """Take a verified entry, unless a newer one is known. New addresses end a back-off and an old link."""
+        """Take a verified entry, unless a newer one is known. New addresses end a back-off, and a link unless it goes
+        by libp2p as the entry still says."""
         peer = self._peers.setdefault(entry.peer_id, _Peer())
         old = peer.entry
         if old is not None and (entry.incarnation, entry.written_at) < (old.incarnation, old.written_at):
             return
         peer.entry = entry
-        if old is None or _reached_by(old) != _reached_by(entry):
-            peer.num_failures, peer.retry_at = 0, 0.0
+        if old is not None and _reached_by(old) == _reached_by(entry):
+            return
+        peer.num_failures, peer.retry_at = 0, 0.0
+        peer.improve_at, peer.improve_seconds = 0.0, IMPROVE_SECONDS
+        if old is None or _called_at(old) != _called_at(entry) or not self._still_leads_there(peer, entry):
             self.drop(entry.peer_id)
 
     async def to(self, peer_id: PeerId) -> Link:
@@ -94,8 +142,57 @@ class Connections:
             raise Unreachable(f"no address of {peer_id} is known")
         async with peer.dialling:
             if peer.link is None:
-                peer.link = await self._dial_with_backoff(peer, peer.entry)
+                self._use(peer, await self._dial_with_backoff(peer, peer.entry))
+            assert peer.link is not None
             return peer.link
+
+    def _still_leads_there(self, peer: _Peer, entry: PeerEntry) -> bool:
+        """Whether a link by libp2p goes a way that is in the entry."""
+        if peer.link is None or peer.link.transport == "grpc":
+            return True
+        if peer.relay is None:
+            return any(map(_is_direct, entry.libp2p_addresses))
+        return any(f"/p2p/{peer.relay}/p2p-circuit" in address for address in entry.libp2p_addresses)
+
+    def _use(self, peer: _Peer, link: Link) -> None:
+        peer.link = link
+        peer.relay = self._relay_of(link.peer_id) if link.transport == "libp2p" else None
+        peer.improve_at = asyncio.get_running_loop().time() + peer.improve_seconds
+
+    async def improve(self) -> None:
+        """Look for a better way to those whose calls do not go directly over gRPC, where their entries have one and it
+        was not tried lately. Calls on the old link go on."""
+        now = asyncio.get_running_loop().time()
+        due = [one for one in self._peers.values() if one.link and _could_be_better(one) and now >= one.improve_at]
+        await asyncio.gather(*(self._improve(peer) for peer in due))
+
+    async def _improve(self, peer: _Peer) -> None:
+        old, entry = peer.link, peer.entry
+        assert entry is not None
+        peer.improve_seconds = min(2 * peer.improve_seconds, _MAX_IMPROVE_SECONDS)
+        peer.improve_at = asyncio.get_running_loop().time() + peer.improve_seconds
+        better: Link | None = None
+        try:
+            if entry.grpc_addresses:
+                better = await self._dial_directly(entry)
+        except Unreachable as error:
+            peer.no_direct_why = str(error)
+        try:
+            if better is None and peer.relay is not None and any(map(_is_direct, entry.libp2p_addresses)):
+                better = await self._dial_tunnel(entry)
+                if self._relay_of(entry.peer_id) is not None:  # a relay again
+                    await better.channel.close(None)
+                    return
+        except SpesError:
+            return
+        if better is None:
+            return
+        if peer.link is not old:  # lost, or replaced, meanwhile
+            await better.channel.close(None)
+            return
+        self.drop(entry.peer_id)
+        self._use(peer, better)
+        logger.info("a better way to a peer transport=%s peer=%s", better.transport, entry.peer_id[-8:])
 
     def drop(self, peer_id: PeerId) -> None:
         """Hand out this link no more. Calls on it that still run go on."""
@@ -145,13 +242,10 @@ class Connections:
                 return await self._dial_directly(entry)
             except Unreachable as error:
                 failures.append(str(error))
+                self._peers[entry.peer_id].no_direct_why = str(error)
         if entry.libp2p_addresses and self._open_tunnel is not None:
             try:
-                async with asyncio.timeout(TUNNEL_SECONDS):
-                    path = await self._open_tunnel(entry.peer_id, entry.libp2p_addresses)
-                return await self._open(entry, "libp2p", f"unix:{path}", TUNNEL_SECONDS)
-            except TimeoutError:
-                failures.append(f"no libp2p tunnel in {TUNNEL_SECONDS:.0f} s")
+                return await self._dial_tunnel(entry)
             except SpesError as error:
                 failures.append(f"no libp2p tunnel: {error}")
         raise Unreachable(f"cannot reach {entry.peer_id}: {'; '.join(failures) or 'its entry has no address for us'}")
@@ -175,6 +269,16 @@ class Connections:
             )
         except NoneAnswers as error:
             raise Unreachable("; ".join([*failures, *map(str, error.failures)])) from None
+
+    async def _dial_tunnel(self, entry: PeerEntry) -> Link:
+        """By libp2p, however that gets there."""
+        assert self._open_tunnel is not None
+        try:
+            async with asyncio.timeout(TUNNEL_SECONDS):
+                path = await self._open_tunnel(entry.peer_id, entry.libp2p_addresses)
+        except TimeoutError:
+            raise Unreachable(f"none opened in {TUNNEL_SECONDS:.0f} s") from None
+        return await self._open(entry, "libp2p", f"unix:{path}", TUNNEL_SECONDS)
 
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
@@ -245,4 +349,18 @@ def _pem(entry: PeerEntry) -> bytes:
 
 
 def _reached_by(entry: PeerEntry) -> tuple[object, ...]:
-    return entry.grpc_addresses, entry.libp2p_addresses, entry.certificate
+    return *_called_at(entry), entry.libp2p_addresses
+
+
+def _called_at(entry: PeerEntry) -> tuple[object, ...]:
+    return entry.grpc_addresses, entry.certificate
+
+
+def _could_be_better(peer: _Peer) -> bool:
+    if peer.link is None or peer.entry is None or peer.link.transport == "grpc":
+        return False
+    return bool(peer.entry.grpc_addresses or (peer.relay and any(map(_is_direct, peer.entry.libp2p_addresses))))
+
+
+def _is_direct(libp2p_address: str) -> bool:
+    return "/p2p-circuit" not in libp2p_address

@@ -1,11 +1,13 @@
 """From multiaddrs to a stream: which ways lead to a peer, and how to get there within a bounded time."""
 
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import trio
 from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
@@ -19,6 +21,10 @@ logger = logging.getLogger(__name__)
 PROTOCOL = TProtocol("/spes-peer/1")
 # One way to a peer; several round trips of handshakes, and twice that for a circuit.
 DIAL_SECONDS = 10.0
+# Of a route before the next is tried beside it: a dead relay costs this, and not the whole time-out.
+HEAD_START_SECONDS = 1.5
+# Between attempts to reach a peer directly with whom there is a circuit.
+MOVE_UP_SECONDS = 60.0
 # A peer's entry is its own claim: more addresses than an honest one has are not tried.
 MAX_ROUTES = 8
 
@@ -65,23 +71,89 @@ def routes_to(peer: ID, addresses: Iterable[str]) -> tuple[Route, ...]:
     return tuple(routes[:MAX_ROUTES])
 
 
-async def open_stream(host: IHost, peer: ID, routes: Iterable[Route]) -> INetStream:
-    """A stream to `peer` over a connection that stands, or else by the first route that leads there."""
-    if connected(host, peer):
+class Dialler:
+    """Opens streams to peers, by the best way that leads there: a direct connection before a circuit."""
+
+    def __init__(self, host: IHost) -> None:
+        self._host = host
+        self._tried_at: dict[ID, float] = {}
+        """When a peer with whom there is a circuit was last dialled directly."""
+
+    async def open_stream(self, peer: ID, routes: Sequence[Route]) -> INetStream:
+        """A stream over a connection that stands, or else by the first route that leads there. `Unreachable` says what
+        was tried."""
+        direct = [route for route in routes if route.relay is None]
+        if connected(self._host, peer) and direct and self._may_move_up(peer):
+            with contextlib.suppress(Unreachable):
+                await self._connect(peer, direct)
+        if connected(self._host, peer):
+            try:
+                return await self._new_stream(peer)
+            except Exception as error:  # a connection that is dead without knowing it
+                logger.info("gave up a connection peer=%s error=%r", peer, error)
+                await disconnect(self._host, peer)
+        await self._connect(peer, routes)
         try:
-            return await _new_stream(host, peer)
-        except Exception as error:  # a connection that is dead without knowing it
-            logger.info("gave up a connection peer=%s error=%r", peer, error)
-            await disconnect(host, peer)
-    reasons = []
-    for route in routes:
-        try:
-            with trio.fail_after(DIAL_SECONDS):
-                await connect(host, route)
-            return await _new_stream(host, peer)
-        except Exception as error:  # py-libp2p raises many kinds, often without words
-            reasons.append(f"{route.address}: {error or type(error).__name__}")
-    raise Unreachable(f"no way leads to {peer}: " + ("; ".join(reasons) or "it has no usable address"))
+            return await self._new_stream(peer)
+        except Exception as error:
+            raise Unreachable(f"{peer} opens no stream: {error or type(error).__name__}") from None
+
+    def relay_of(self, stream: INetStream, peer: ID) -> str:
+        """Peer id of the relay that carries a stream; empty if none does."""
+        carrying = (one for one in connected(self._host, peer) if one.muxed_conn is stream.muxed_conn)
+        return next(map(relay_of, carrying), "")
+
+    def _may_move_up(self, peer: ID) -> bool:
+        """Whether there are circuits alone, and no direct way was tried lately."""
+        now = trio.current_time()
+        if not all(map(is_relayed, connected(self._host, peer))):
+            return False
+        if now - self._tried_at.get(peer, -MOVE_UP_SECONDS) < MOVE_UP_SECONDS:
+            return False
+        self._tried_at = {one: at for one, at in self._tried_at.items() if now - at < MOVE_UP_SECONDS}
+        self._tried_at[peer] = now
+        return True
+
+    async def _connect(self, peer: ID, routes: Sequence[Route]) -> None:
+        """By the first route that answers; each has a head start before the next. `Unreachable` when none does."""
+        reasons: list[str] = []
+        async with trio.open_nursery() as nursery:
+
+            async def attempt(route: Route, has_failed: trio.Event) -> None:
+                try:
+                    with trio.fail_after(DIAL_SECONDS):
+                        await connect(self._host, route)
+                except Exception as error:  # py-libp2p raises many kinds, often without words
+                    reasons.append(f"{route.address}: {error or type(error).__name__}")
+                    has_failed.set()
+                else:
+                    nursery.cancel_scope.cancel()
+
+            for route in routes:
+                has_failed = trio.Event()
+                nursery.start_soon(attempt, route, has_failed)
+                with trio.move_on_after(HEAD_START_SECONDS):
+                    await has_failed.wait()
+        if not connected(self._host, peer):
+            raise Unreachable(f"no way leads to {peer}: " + ("; ".join(reasons) or "it has no usable address"))
+
+    async def _new_stream(self, peer: ID) -> INetStream:
+        with trio.fail_after(DIAL_SECONDS):
+            return await self._host.new_stream(peer, [PROTOCOL])
+
+
+def is_relayed(connection: INetConn) -> bool:
+    """Whether it is a circuit."""
+    return bool(relay_of(connection))
+
+
+def relay_of(connection: INetConn) -> str:
+    """The relay that carries a connection: its peer id; empty if none does."""
+    for address in connection.get_transport_addresses():
+        near, circuit, _ = str(address).partition("/p2p-circuit")
+        if circuit:
+            return near.rpartition("/p2p/")[2]
+    return "unknown" if connection.get_connection_type() is ConnectionType.RELAYED else ""
 
 
 async def connect(host: IHost, route: Route) -> None:
@@ -104,8 +176,3 @@ async def disconnect(host: IHost, peer: ID) -> None:
     """Close all connections to `peer`."""
     with trio.move_on_after(DIAL_SECONDS):
         await host.get_network().close_peer(peer)
-
-
-async def _new_stream(host: IHost, peer: ID) -> INetStream:
-    with trio.fail_after(DIAL_SECONDS):
-        return await host.new_stream(peer, [PROTOCOL])

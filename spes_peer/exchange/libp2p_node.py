@@ -37,6 +37,7 @@ from spes_peer.wire.children_pb2 import (
     Libp2pStarted,
     OpenTunnel,
     RelayedAddresses,
+    RouteTaken,
     StartLibp2p,
     TunnelOpened,
     UseRelays,
@@ -107,7 +108,7 @@ class Node:
         await self._nursery.start(_run, host, address, request.is_relay)
         if not host.get_addrs():  # py-libp2p reports no error
             raise ChildFailed(f"the libp2p node cannot listen at {request.host} port {request.port}")
-        self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery)
+        self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery, self._tell_route)
         self._reservations = Reservations(host, self._nursery, self._tell_relayed)
         await self._reservations.use(relays)
         return Libp2pStarted(addresses=[str(address) for address in host.get_addrs()])
@@ -130,6 +131,9 @@ class Node:
 
     async def _tell_relayed(self, addresses: list[str]) -> None:
         await self._send(frames.event(RelayedAddresses(addresses=addresses)))
+
+    async def _tell_route(self, peer_id: str, relay: str) -> None:
+        await self._send(frames.event(RouteTaken(peer_id=peer_id, relay=relay)))
 
     async def _send(self, frame: Frame) -> None:
         async with self._sending:

@@ -1,7 +1,7 @@
 """Outbound tunnels: a Unix socket each connection to which becomes a stream to one peer."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import trio
@@ -9,10 +9,13 @@ from libp2p.abc import IHost
 from libp2p.peer.id import ID
 
 from spes_peer.errors import BadMessage, Unreachable
-from spes_peer.exchange.libp2p_dial import Route, open_stream, routes_to
+from spes_peer.exchange.libp2p_dial import Dialler, Route, routes_to
 from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
 
 logger = logging.getLogger(__name__)
+
+OnRoute = Callable[[str, str], Awaitable[None]]
+"""Takes a peer to which a stream was opened, and the peer id of the relay that carries it, or nothing."""
 
 _SUFFIX = ".sock"
 _ID_CHARACTERS = 12
@@ -22,12 +25,13 @@ _BACKLOG = 128  # a Unix socket refuses at once what it cannot queue
 class Tunnels:
     """All tunnels of this node; their sockets lie in one folder of mode 0700."""
 
-    def __init__(self, host: IHost, folder: Path, nursery: trio.Nursery) -> None:
+    def __init__(self, host: IHost, folder: Path, nursery: trio.Nursery, on_route: OnRoute) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         for stale in folder.glob(f"*{_SUFFIX}"):
             stale.unlink()
-        self._host = host
+        self._dialler = Dialler(host)
+        self._on_route = on_route
         self._folder = folder
         self._nursery = nursery
         self._tunnels: dict[ID, _Tunnel] = {}
@@ -42,7 +46,7 @@ class Tunnels:
         if tunnel is None:
             path = self._folder / f"{peer_id[-_ID_CHARACTERS:]}{_SUFFIX}"
             listener = trio.SocketListener(await _listen(path))
-            tunnel = self._tunnels[peer] = _Tunnel(self._host, peer, path)
+            tunnel = self._tunnels[peer] = _Tunnel(self._dialler, peer, path, self._on_route)
             self._nursery.start_soon(trio.serve_listeners, tunnel.carry, [listener])
         tunnel.routes = routes_to(peer, addresses)
         return tunnel.path
@@ -53,10 +57,11 @@ class Tunnels:
 
 
 class _Tunnel:
-    def __init__(self, host: IHost, peer: ID, path: Path) -> None:
+    def __init__(self, dialler: Dialler, peer: ID, path: Path, on_route: OnRoute) -> None:
         self.path = path
         self.routes: tuple[Route, ...] = ()
-        self._host = host
+        self._dialler = dialler
+        self._on_route = on_route
         self._peer = peer
         self._dialling = trio.Lock()  # connections that come together share one dial
 
@@ -65,10 +70,11 @@ class _Tunnel:
         async with connection:
             try:
                 async with self._dialling:
-                    stream = await open_stream(self._host, self._peer, self.routes)
+                    stream = await self._dialler.open_stream(self._peer, self.routes)
             except Unreachable as error:
                 logger.warning("%s", error)
                 return
+            await self._on_route(str(self._peer), self._dialler.relay_of(stream, self._peer))
             await join(SocketEnd(connection), StreamEnd(stream))
 
 

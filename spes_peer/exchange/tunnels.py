@@ -23,6 +23,7 @@ from spes_peer.wire.children_pb2 import (
     Libp2pStarted,
     OpenTunnel,
     RelayedAddresses,
+    RouteTaken,
     StartLibp2p,
     TunnelOpened,
     UseRelays,
@@ -48,6 +49,8 @@ class Libp2pNode:
         self._on_addresses = on_addresses
         self._own: tuple[str, ...] = ()
         self._relayed: tuple[str, ...] = ()
+        self._relay_of: dict[str, str] = {}
+        """By peer: the relay of the newest stream to it; empty if none carries it."""
         self._child: Child | None = None
         self._supervising: asyncio.Task[None] | None = None
 
@@ -104,6 +107,10 @@ class Libp2pNode:
         )
         return Path(opened.socket_path)
 
+    def relay_of(self, peer_id: str) -> str:
+        """Peer id of the relay that carries the newest stream to `peer_id`; empty if none does."""
+        return self._relay_of.get(peer_id, "")
+
     @property
     def standing_relays(self) -> tuple[str, ...]:
         """Multiaddrs of those at which this node has a place now."""
@@ -141,6 +148,7 @@ class Libp2pNode:
 
     async def _end_child(self) -> None:
         child, self._child = self._child, None
+        self._relay_of.clear()
         if child is not None:
             await child.stop()
         self._change((), ())
@@ -163,6 +171,8 @@ class Libp2pNode:
     def _take_event(self, event: Message) -> None:
         if isinstance(event, RelayedAddresses):
             self._change(self._own, tuple(event.addresses))
+        elif isinstance(event, RouteTaken):
+            self._relay_of[event.peer_id] = event.relay
 
     def _change(self, own: tuple[str, ...], relayed: tuple[str, ...]) -> None:
         before = self.addresses

@@ -1,0 +1,112 @@
+"""Transfers through real relays, on loopback: a relay that dies costs a new circuit, and not the transfer."""
+
+import asyncio
+import contextlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from exchange_nodes import Node, eventually
+
+from spes_peer.blobs import PIECE_BYTES
+from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.fetch import Fetcher
+from spes_peer.exchange.tunnels import Libp2pNode
+from spes_peer.identity import Identity, PeerId
+
+pytestmark = pytest.mark.slow
+
+HOST = "127.0.0.1"
+BLOB_BYTES = 24 * PIECE_BYTES
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short: socket paths are limited."""
+    with tempfile.TemporaryDirectory(prefix="spes-") as name:
+        yield Path(name)
+
+
+@contextlib.asynccontextmanager
+async def libp2p(folder: Path, identity: Identity, socket: Path, **roles: object) -> AsyncIterator[Libp2pNode]:
+    started = await Libp2pNode.start(
+        **{  # type: ignore[arg-type]
+            "identity": identity,
+            "host": HOST,
+            "port": random.randrange(20_000, 32_000),
+            "is_relay": False,
+            "relays": (),
+            "inbound_socket": socket,
+            "folder": folder,
+            **roles,
+        }
+    )
+    try:
+        yield started
+    finally:
+        await started.close()
+
+
+def process_of(node: Libp2pNode) -> psutil.Process:
+    """The child behind a node: it listens at the node's port."""
+    port = int(node.addresses[0].split("/")[4])
+    for child in psutil.Process().children():
+        if any(one.laddr.port == port for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN):
+            return child
+    raise AssertionError("no such process")
+
+
+@pytest.mark.timeout(180)
+async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_and_the_transfer_goes_on(
+    folder: Path,
+) -> None:
+    keys = [Identity.generate() for _ in range(2)]
+    async with contextlib.AsyncExitStack() as stack:
+        relays = [
+            await stack.enter_async_context(
+                libp2p(folder / f"r{number}", key, folder / f"r{number}.sock", is_relay=True)
+            )
+            for number, key in enumerate(keys)
+        ]
+        source, taker = Node(folder / "s"), Node(folder / "t")
+        await source.start(listen=None)
+        stack.push_async_callback(source.stop)
+        both = tuple(relay.addresses[0] for relay in relays)
+        own = await stack.enter_async_context(libp2p(folder / "sl", source.identity, source.unix_path, relays=both))
+        calling = await stack.enter_async_context(libp2p(folder / "tl", taker.identity, taker.unix_path))
+        await eventually(lambda: len(own.standing_relays) == 2, DEADLINE_SECONDS)
+
+        taker.connections = Connections(
+            taker.signer,
+            taker.traffic,
+            calling.open_tunnel,
+            relay_of=lambda peer: PeerId(calling.relay_of(peer)) or None,
+        )
+        stack.push_async_callback(taker.connections.close)
+        taker.fetcher = Fetcher(taker.holdings, taker.connections, stall_seconds=10.0)
+        circuits = [address for address in own.addresses if "/p2p-circuit" in address]
+        taker.connections.update_entry(source.entry([], circuits))
+        content = os.urandom(BLOB_BYTES)
+        name = source.store.put(content).name
+        fetching = asyncio.create_task(taker.fetcher.fetch(name, BLOB_BYTES, [source.peer_id]))
+        await eventually(lambda: taker.traffic.received_bytes > BLOB_BYTES // 4, DEADLINE_SECONDS)
+        used = taker.connections.way_to(source.peer_id).relay
+        dying = next(relay for relay in relays if relay.addresses[0].endswith(str(used)))
+        assert not fetching.done()
+        process_of(dying).kill()
+        killed_at = time.monotonic()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await fetching
+        assert taker.store.path(name).read_bytes() == content
+        assert time.monotonic() - killed_at < 30
+        now_used = taker.connections.way_to(source.peer_id).relay
+        assert now_used != used
+        assert now_used in [key.peer_id for key in keys]
+        assert taker.traffic.received_bytes < 1.5 * BLOB_BYTES  # what had come was not fetched again
+        await eventually(lambda: len(own.standing_relays) == 2, DEADLINE_SECONDS)  # it is started again by its owner
