@@ -25,4 +25,5 @@ def manifest(organizer: Identity) -> Manifest:
     shard = {"blob": "ab" * 32, "num_tokens": 100_000}
     data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
     run_file = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
+    run_file["sync"]["most_harm"] = 0.0  # made-up members test nothing
     return Manifest.model_validate({**run_file, "data": data, "organizers": [organizer.peer_id]})

@@ -31,8 +31,10 @@ from spes_peer.rounds.messages import (
     Refusal,
     UpdateNotice,
     UpdateReport,
+    Verdict,
 )
 from spes_peer.rounds.phases import Rules, Step
+from spes_peer.rounds.verdicts import digest_of, fault_in_verdicts, who_tests
 from spes_peer.run.certificates import Checks, check_record, sign_genesis
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
@@ -100,6 +102,10 @@ class Member:
         self.inputs: dict[Any, tuple[ReduceInput, ...]] = {}
         """Of what it reported."""
         self.past = Norms()
+        self.judges: Callable[[int], bool | None] = lambda _expert: False
+        """Whether it objects to an expert that it is to test; None: it says nothing of it."""
+        self.updates: dict[Any, BlobName] = {}
+        self.verdicts: dict[int, Verdict] = {}
         self.store: set[str] = set()
         self.refusals: list[str] = []
         self.objections: list[str] = []
@@ -131,6 +137,7 @@ class Member:
         if record.updates or record.merge_alpha:
             self.root = invented(self.root, [update.blob for update in record.updates], record.merge_alpha)
         self.contribution, self.reports, self.inputs = None, {}, {}
+        self.updates, self.verdicts = {}, {}
 
     def contribute(self) -> None:
         record = self.head.record
@@ -158,6 +165,7 @@ class Member:
             case UpdateNotice() if self.holds and self.swarm.has(message.blob):
                 self.store.add(message.blob)
                 self.say(Holding(message.round, (message.blob,)))
+                self.test(message)
             case Proposal():
                 self.sign(message)
             case Refusal():
@@ -176,11 +184,28 @@ class Member:
             self.store.add(report.blob)
             self.say(report)
 
+    def test(self, notice: UpdateNotice) -> None:
+        """Once all of an expert is there that is this member's to test, it says what it makes of it."""
+        expert = self.swarm.layout.by_id[notice.block].expert
+        if expert is None or self.peer_id not in who_tests(self.head.record, self.swarm.layout).get(expert, ()):
+            return
+        self.updates[notice.block] = notice.blob
+        blocks = [block.id for block in self.swarm.layout.expert_blocks(expert)]
+        objects = self.judges(expert) if all(block in self.updates for block in blocks) else None
+        if objects is not None:
+            digest = digest_of(tuple(self.updates[block] for block in blocks))
+            self.verdicts[expert] = Verdict(self.head.round, expert, digest, True, objects, "tried it")
+            self.say(self.verdicts[expert])
+
+    def facts(self) -> Own:
+        return Own(self.peer_id, self.contribution, self.reports, self.incarnation, self.inputs, self.verdicts)
+
     def sign(self, proposal: Proposal) -> None:
-        sealed = SealedRecord.from_bytes(proposal.record)
-        own = Own(self.peer_id, self.contribution, self.reports, self.incarnation, self.inputs)
+        sealed, own, layout = SealedRecord.from_bytes(proposal.record), self.facts(), self.swarm.layout
         reason = fault_in_owner(BOOTSTRAP, proposal.term, self.head.record)
-        if reason := reason or objections(sealed, self.head, own, self.swarm.layout, self.past):
+        reason = reason or objections(sealed, self.head, own, layout, self.past)
+        reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, self.head, layout, own.objections())
+        if reason:
             self.objections.append(reason)
             return
         ballot = self.ballots.get(self.head.hash, Ballot.behind(self.head))

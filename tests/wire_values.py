@@ -64,6 +64,7 @@ NEW_TYPES: dict[Any, st.SearchStrategy[Any]] = {
 SOUND: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Contributor, "clip"): st.floats(0, 1, exclude_min=True),
     (Contributor, "tokens"): st.integers(1, 2**64 - 1),
+    (Contributor, "norm"): st.floats(0, allow_infinity=False),
     (PeerEntry, "name"): st.text(max_size=MAX_NAME_CHARACTERS).filter(str.isprintable),
     (Update, "contributors"): st.lists(st.deferred(lambda: values_of(Contributor)), min_size=1, max_size=3).map(tuple),
 }

@@ -1,4 +1,4 @@
-"""What a member does in one round besides training: reduce what it was given, fetch what will be applied, sign.
+"""What a member does in one round besides training: reduce what it was given, fetch what will be applied, test it.
 
 Made anew for each round, so that nothing of an old round can leak into the next. What was said is remembered, to be
 said again to a coordinator that may have missed it.
@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from spes_peer.blobs import BlobName
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.errors import DiskTrouble, SpesError
+from spes_peer.errors import ChildFailed, DiskTrouble, SpesError
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
@@ -24,8 +25,12 @@ from spes_peer.rounds.messages import (
     ReduceTask,
     UpdateNotice,
     UpdateReport,
+    Verdict,
 )
+from spes_peer.rounds.verdicts import MEMBER_PART, digest_of, who_tests
+from spes_peer.run.layout import Block
 from spes_peer.run.records import BlockId, RosterEntry, SealedRecord
+from spes_peer.training.work import ExpertTried, TryExpert
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,7 @@ _ATTEMPT_PART = 1 / 4
 """Of the grace: after so long others have their turn, and the coordinator hears that an offer is missing."""
 _AGAIN_SECONDS = 1.0
 _HOLDING_PAUSE_SECONDS = 0.05
+_LONGEST_REASON = 200  # characters
 
 
 class RoundWork:
@@ -61,6 +67,8 @@ class RoundWork:
         """Said where this member cannot train for now: nobody waits for it, and it goes on trying."""
         self.reports: dict[BlockId, UpdateReport] = {}
         self.holdings: set[str] = set()
+        self.verdicts: dict[int, Verdict] = {}
+        """Of the experts that this member was drawn to test."""
         self._node = node
         self._trainer = trainer
         self._send = send
@@ -72,7 +80,15 @@ class RoundWork:
         self._notices_started: set[str] = set()
         self._fetching = asyncio.Semaphore(_PARALLEL_OFFERS)
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
+        self._testing = asyncio.Semaphore(1)
         self._unsaid_holdings: set[str] = set()
+        testers = who_tests(record.record, node.layout)
+        self._to_test: dict[int, dict[BlockId, BlobName]] = {
+            expert: {} for expert, peers in testers.items() if node.peer_id in peers
+        }
+        """By expert what is known of its updates, all of which are here."""
+        self._may_test = True
+        self._is_testing = False
 
     @property
     def round(self) -> int:
@@ -98,12 +114,15 @@ class RoundWork:
             yield self.excuse
         if self.holdings:
             yield self._holding(self.holdings)
+        yield from self.verdicts.values()
 
     def facts(self) -> Own:
         """What this member knows itself, to judge a proposal by."""
         reports = {block: report.blob for block, report in self.reports.items()}
         incarnation = self._node.signer.incarnation
-        return Own(self._node.peer_id, self.contribution, reports, incarnation, dict(self._averaged))
+        return Own(
+            self._node.peer_id, self.contribution, reports, incarnation, dict(self._averaged), dict(self.verdicts)
+        )
 
     def ask_not_to_be_awaited(self, why: str) -> None:
         """Once a round; the first reason counts."""
@@ -136,8 +155,12 @@ class RoundWork:
         block = self._node.layout.by_id.get(notice.block)
         if block is None or notice.round != self.round:
             return
+        if block.expert in self._to_test and not self._is_testing:
+            self._is_testing = True
+            self._spawn(self._end_tests())
         if notice.blob in self.holdings:  # as above
             self._hold_now(notice.blob)
+            self._consider(block, notice.blob)
             return
         if notice.blob in self._notices_started:
             return
@@ -210,6 +233,56 @@ class RoundWork:
             self._notices_started.discard(notice.blob)
             return
         self._hold_now(notice.blob)
+        self._consider(self._node.layout.by_id[notice.block], notice.blob)
+
+    def _consider(self, block: Block, blob: BlobName) -> None:
+        """An update is here. Once all of an expert are that this member was drawn to test, it tests them."""
+        if block.expert is None or block.expert not in self._to_test:
+            return
+        known = self._to_test[block.expert]
+        known[block.id] = blob
+        blobs = tuple(known[one.id] for one in self._node.layout.expert_blocks(block.expert) if one.id in known)
+        if len(blobs) == len(self._node.layout.expert_blocks(block.expert)):
+            self._spawn(self._test(block.expert, blobs))
+
+    async def _test(self, expert: int, blobs: tuple[BlobName, ...]) -> None:
+        peers = [entry.peer_id for entry in self.record.record.roster]
+        task = TryExpert(self.round, expert, blobs, peers.index(self._node.peer_id), len(peers))
+        async with self._testing:
+            before = self.verdicts.get(expert)
+            is_known = before is not None and before.updates == digest_of(blobs)
+            if is_known or not self._may_test or self.closed.is_set():
+                return
+            try:
+                if self.contribution is None:
+                    raise ChildFailed("the trainer is busy with the round")
+                tested = await self._trainer.get().try_expert(task)
+            except SpesError as error:
+                logger.warning("could not test an expert expert=%d reason=%s", expert, error)
+                self._say(Verdict(self.round, expert, b"", False, False, str(error)[:_LONGEST_REASON]))
+                return
+        if self._may_test:  # or it is too late, and has been said to be untested
+            self._say(self._judged(task, tested))
+
+    def _judged(self, task: TryExpert, tested: ExpertTried) -> Verdict:
+        rise = tested.loss_after / tested.loss_before - 1 if tested.loss_before > 0 else 0.0
+        is_harmful = bool(tested.fault) or rise > self._node.manifest.sync.most_harm
+        why = tested.fault or f"held-out loss {rise:+.2%}"
+        if is_harmful:
+            logger.warning("objecting to an expert expert=%d reason=%s", task.expert, why)
+        return Verdict(self.round, task.expert, digest_of(task.blobs), True, is_harmful, why[:_LONGEST_REASON])
+
+    def _say(self, verdict: Verdict) -> None:
+        self.verdicts[verdict.expert] = verdict
+        if not self.closed.is_set():
+            self._send(verdict)
+
+    async def _end_tests(self) -> None:
+        """What has not been tested in time is said to be untested, so that nobody waits for it."""
+        await asyncio.sleep(self._node.manifest.timing.round_grace_seconds * MEMBER_PART)
+        self._may_test = False
+        for expert in self._to_test.keys() - self.verdicts.keys():
+            self._say(Verdict(self.round, expert, b"", False, False, "no time"))
 
     def _hold_now(self, blob: str) -> None:
         """Tell the coordinator soon, many blobs in one message."""

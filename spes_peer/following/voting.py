@@ -10,6 +10,7 @@ from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.election import are_binding, fault_in_owner, fault_in_votes, next_term_of
 from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
+from spes_peer.rounds.verdicts import fault_in_verdicts
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.layout import Layout
 from spes_peer.run.norms import Norms
@@ -64,7 +65,12 @@ class Voter:
             return None
         unvoted = fault_in_votes(proposal.term, sealed.hash, proposal.votes, head)
         is_stalled = now >= stalled_at(head.record, self._layout.manifest.timing.stall_timeout_seconds)
-        reason = fault_in_owner(sender, proposal.term, head.record) or objections(sealed, head, own, self._layout, past)
+        reason = fault_in_owner(sender, proposal.term, head.record)
+        reason = reason or objections(sealed, head, own, self._layout, past)
+        # what votes bind it to was proposed by another, and the verdicts came with that
+        is_bound = bool(head.record.roster) and proposal.term > 0 and not unvoted and are_binding(proposal.votes, head)
+        ours = {} if is_bound else own.objections()
+        reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)

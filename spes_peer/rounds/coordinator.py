@@ -32,12 +32,14 @@ from spes_peer.rounds.messages import (
     Refusal,
     SignedBefore,
     UpdateReport,
+    Verdict,
     Vote,
 )
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
 from spes_peer.rounds.reducing import fault_in_report, missed, reported
 from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, follow, opened_by, order_again
+from spes_peer.rounds.verdicts import fault_in_verdict
 from spes_peer.rounds.waiting import waiting as waiting
 from spes_peer.run.certificates import check_signature, may_sign
 from spes_peer.run.records import RosterEntry, SealedRecord
@@ -67,7 +69,7 @@ def start(
     votes = {signed.peer_id: signed for signed in proposal.votes}
     has_mandate = votes or is_first_without_voters(proposal.term, head.record)
     mandate = Mandate(proposal.term if has_mandate else 0, asked_term=proposal.term, asked_at=now, votes=votes)
-    return replace(state, mandate=mandate, phase=Closing(now, sealed, proposal.term, asked_at=now))
+    return replace(state, mandate=mandate, phase=Closing(now, sealed, proposal.term, now, verdicts=proposal.verdicts))
 
 
 def on_head(state: Coordinator, head: SealedRecord, past: Past, now: float) -> Coordinator:
@@ -157,6 +159,8 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return _take_missing(state, signed, message)
         case Holding():
             return _take_holding(state, signed, message)
+        case Verdict():
+            return _take_verdict(state, signed, message)
         case RecordSignature():
             return _take_signature(state, signed, message)
         case Appeal():
@@ -269,6 +273,22 @@ def _take_holding(state: Coordinator, signed: Signed, holding: Holding) -> Coord
     wanted = {one.update.blob for one in phase.reductions.values() if one.update is not None}
     said = {blob: phase.holders_of(blob) | {signed.peer_id} for blob in holding.blobs if blob in wanted}
     return replace(state, phase=replace(phase, holders={**phase.holders, **said}))
+
+
+def _take_verdict(state: Coordinator, signed: Signed, verdict: Verdict) -> Coordinator | str:
+    """One that comes when the record is proposed is late, not wrong."""
+    prefix, phase = f"verdict on expert {verdict.expert} in round {verdict.round}", state.phase
+    if verdict.round < state.head.round:
+        return state
+    if fault := fault_in_verdict(verdict, signed.peer_id, state.head.record, state.rules.layout):
+        return f"{prefix}: {fault}"
+    entry = _member(state, signed)
+    if isinstance(entry, str):
+        return f"{prefix}: {entry}"
+    if not isinstance(phase, Reducing):
+        return state
+    verdicts = {**phase.verdicts, (verdict.expert, signed.peer_id): (signed, verdict)}
+    return replace(state, phase=replace(phase, verdicts=verdicts))
 
 
 def _take_signature(state: Coordinator, signed: Signed, signature: RecordSignature) -> Coordinator | str:

@@ -16,7 +16,7 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.contributions import weights
-from spes_peer.rounds.messages import Contribution, ReduceInput
+from spes_peer.rounds.messages import Contribution, ReduceInput, Verdict
 from spes_peer.rounds.proposal import merge_alpha, step_after
 from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.layout import Layout
@@ -40,6 +40,11 @@ class Own:
     """Of this start of the member."""
     inputs: Mapping[BlockId, tuple[ReduceInput, ...]] = field(default_factory=dict)
     """Of the averages that it reported, the offers that it was given."""
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+    """What it has said of experts' updates."""
+
+    def objections(self) -> dict[int, tuple[PeerId, Verdict]]:
+        return {expert: (self.peer_id, one) for expert, one in self.verdicts.items() if one.objects}
 
 
 @dataclass(frozen=True)

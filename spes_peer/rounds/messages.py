@@ -88,10 +88,21 @@ class Holding:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    round: int
+    expert: int
+    updates: bytes
+    is_tested: bool
+    objects: bool
+    why: str
+
+
+@dataclass(frozen=True)
 class Proposal:
     term: int
     record: bytes
     votes: tuple[Signed, ...] = ()
+    verdicts: tuple[Signed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,6 +173,7 @@ FROM_MEMBER = _by_name(
     UpdateReport,
     MissingOffers,
     Holding,
+    Verdict,
     RecordSignature,
     Departure,
     Appeal,

@@ -19,6 +19,7 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Crowd
 from spes_peer.rounds.contributions import Contributions
 from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.messages import Verdict
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.reducing import Reduction
 from spes_peer.run.certificates import electorate
@@ -72,6 +73,8 @@ class Reducing:
     reductions: Mapping[BlockId, Reduction]
     holders: Mapping[BlobName, frozenset[PeerId]] = field(default_factory=dict)
     """Who has which update."""
+    verdicts: Mapping[tuple[int, PeerId], tuple[Signed, Verdict]] = field(default_factory=dict)
+    """What members say of experts' updates: the newest word of each, as it came and what is in it."""
     name: str = "reducing"
 
     def holders_of(self, blob: BlobName) -> frozenset[PeerId]:
@@ -90,6 +93,8 @@ class Closing:
     signatures: Mapping[PeerId, Signed] = field(default_factory=dict)
     carried: frozenset[PeerId] = frozenset()
     """Signers who just go on with it, uncertified."""
+    verdicts: tuple[Signed, ...] = ()
+    """What members said of experts to whose updates somebody objects."""
     name: str = "closing"
 
 

@@ -3,7 +3,7 @@
 Nobody waits for the dead: who no longer attends ends the wait for it at once; the deadline ends it for the silent.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from spes_peer.identity import PeerId
@@ -12,7 +12,7 @@ from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, copied, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
-from spes_peer.rounds.messages import Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice
+from spes_peer.rounds.messages import Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice, Verdict
 from spes_peer.rounds.ownership import seats_after
 from spes_peer.rounds.phases import (
     Admitting,
@@ -38,8 +38,10 @@ from spes_peer.rounds.reducing import (
     settle,
     to_leave_out,
 )
+from spes_peer.rounds.verdicts import COORDINATOR_PART, digests_in, is_objected, who_tests
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
+from spes_peer.run.signed import Signed
 
 _LATE_PART = 2 / 3
 """Of the grace; the rest is for averaging what is there, and to spread it."""
@@ -198,6 +200,8 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
     present = state.present
     if now < reduce_until(state, phase) and any(awaited_blocks(phase, present)):
         return Step(state, outgoing)
+    if now < test_until(state, phase) and any(awaited_verdicts(state, phase)):
+        return Step(state, outgoing)
     out = dropped(phase.reductions.values())
     listed = [
         update
@@ -206,8 +210,93 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
         and not is_dropped(update, out)
         and is_listable(update, phase.holders_of(update.blob), present)
     ]
-    step = _propose(state, tuple(listed), findings_in(phase.contributions.values()), now)
+    said = applicable_verdicts(state, phase)
+    testers = who_tests(state.head.record, state.rules.layout)
+    harmful = {
+        expert
+        for expert, verdicts in said.items()
+        if is_objected((verdict for _, verdict in verdicts.values()), len(testers[expert]))
+    }
+    by_id = state.rules.layout.by_id
+    outgoing += _refusals_of_harm(phase, harmful, state)
+    step = _propose(
+        state,
+        tuple(update for update in listed if by_id[update.block].expert not in harmful),
+        findings_in(phase.contributions.values()),
+        now,
+        _told(said),
+    )
     return replace(step, outgoing=outgoing + step.outgoing)
+
+
+def test_until(state: Coordinator, phase: Reducing) -> float:
+    """Unix seconds until which the round waits for verdicts."""
+    return phase.since_at + state.rules.manifest.timing.round_grace_seconds * COORDINATOR_PART
+
+
+Verdicts = Mapping[int, Mapping[PeerId, tuple[Signed, Verdict]]]
+"""By expert and member."""
+
+
+def applicable_verdicts(state: Coordinator, phase: Reducing) -> Verdicts:
+    """What has been said of the updates that each expert has now, or that they were not tested."""
+    layout = state.rules.layout
+    if not layout.manifest.sync.most_harm:
+        return {}
+    updates = (one.update for one in phase.reductions.values() if one.update is not None)
+    said: dict[int, dict[PeerId, tuple[Signed, Verdict]]] = {
+        expert: {
+            peer: phase.verdicts[expert, peer]
+            for peer in who_tests(state.head.record, layout).get(expert, ())
+            if (expert, peer) in phase.verdicts and phase.verdicts[expert, peer][1].updates in (digest, b"")
+        }
+        for expert, digest in digests_in(updates, layout).items()
+    }
+    return said
+
+
+def awaited_verdicts(state: Coordinator, phase: Reducing) -> Iterator[tuple[int, PeerId]]:
+    """Experts whose updates are there, and members that have still to say what they do."""
+    said, present = applicable_verdicts(state, phase), state.present
+    testers = who_tests(state.head.record, state.rules.layout)
+    return (
+        (expert, peer)
+        for expert, verdicts in said.items()
+        for peer in testers.get(expert, ())
+        if peer in present and peer not in verdicts
+    )
+
+
+def _told(said: Verdicts) -> tuple[Signed, ...]:
+    """What goes along with a proposal: all that was said of experts to which somebody objects."""
+    return tuple(
+        signed
+        for expert in sorted(said)
+        if any(verdict.objects for _, verdict in said[expert].values())
+        for signed, verdict in said[expert].values()
+        if verdict.is_tested
+    )
+
+
+def _refusals_of_harm(phase: Reducing, harmful: Collection[int], state: Coordinator) -> tuple[Outgoing, ...]:
+    """To the owners of experts that are left out."""
+    by_id, round = state.rules.layout.by_id, state.head.round
+    makers = {
+        (part.peer_id, expert)
+        for one in phase.reductions.values()
+        if (expert := by_id[one.task.block].expert) in harmful
+        for part in one.task.inputs
+    }
+    return tuple(
+        Outgoing(
+            peer,
+            Refusal(
+                f"contribution to round {round}: peers found that your expert {expert} makes the run's model worse on"
+                " held-out text; it is left out"
+            ),
+        )
+        for peer, expert in sorted(makers)
+    )
 
 
 def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reducing, tuple[Outgoing, ...]]:
@@ -256,7 +345,13 @@ def _is_awaited(one: Reduction, phase: Reducing, present: frozenset[PeerId], out
     return not is_listable(one.update, holders, present)
 
 
-def _propose(state: Coordinator, updates: tuple[Update, ...], findings: Findings, now: float) -> Step:
+def _propose(
+    state: Coordinator,
+    updates: tuple[Update, ...],
+    findings: Findings,
+    now: float,
+    verdicts: tuple[Signed, ...] = (),
+) -> Step:
     chosen = seats(state, now)
     if not chosen and first_candidate(state, chosen) is None:
         return Step(state)  # without anybody there to go on, the round stays open for the next start
@@ -272,7 +367,7 @@ def _propose(state: Coordinator, updates: tuple[Update, ...], findings: Findings
         first_candidate(state, chosen),
         now,
     )
-    state = replace(state, phase=Closing(now, record.seal(), proposed_term(state), asked_at=now))
+    state = replace(state, phase=Closing(now, record.seal(), proposed_term(state), now, verdicts=verdicts))
     return Step(state, ask_to_sign(state))
 
 
@@ -300,7 +395,7 @@ def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:
     if not isinstance(phase, Closing):
         return ()
     votes = tuple(state.mandate.votes[peer] for peer in sorted(state.mandate.votes)) if phase.term == state.term else ()
-    proposal = Proposal(phase.term, phase.proposal.content, votes)
+    proposal = Proposal(phase.term, phase.proposal.content, votes, phase.verdicts)
     asked = may_sign(phase.proposal.record, state.head.record)
     return tuple(Outgoing(peer, proposal) for peer in sorted(asked) if peer not in phase.signatures)
 

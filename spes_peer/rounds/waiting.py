@@ -8,11 +8,13 @@ from spes_peer.rounds.reducing import missing_holders, still_working
 from spes_peer.rounds.transitions import (
     awaited_blocks,
     awaited_members,
+    awaited_verdicts,
     has_quorum,
     needed_applicants,
     patience_seconds,
     proposed_term,
     reduce_until,
+    test_until,
     train_until,
     usable,
 )
@@ -92,6 +94,10 @@ def _wait_reducing(state: Coordinator, phase: Reducing, now: float) -> tuple[tup
         reducers = {peer for one in unmade for peer in still_working(one, present, now, patience_seconds(state))}
         why = f"{len(unmade)} of {len(phase.reductions)} blocks are still being averaged"
         return tuple(sorted(reducers)), until_at, why
+    if not awaited and (unsaid := list(awaited_verdicts(state, phase))):
+        experts = {expert for expert, _ in unsaid}
+        why = f"{len(experts)} experts are being tested on held-out text"
+        return tuple(sorted({peer for _, peer in unsaid})), test_until(state, phase), why
     updates = [one.update for one in awaited if one.update is not None]
     fetchers = {peer for update in updates for peer in missing_holders(update, phase.holders_of(update.blob), present)}
     return tuple(sorted(fetchers)), until_at, f"{len(updates)} updates are on their way to enough peers"

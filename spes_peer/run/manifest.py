@@ -153,6 +153,8 @@ class Sync(Section):
     """Nobody weighs more in an average than so many times the median of those whose offers are in it."""
     most_growth: float = Field(default=4.0, ge=1)
     """What is offered counts by a norm of at most so many times what was usual in the records before (run.norms)."""
+    most_harm: float = Field(default=0.03, ge=0)
+    """Peers object to an expert's updates that raise the held-out loss by more than this part; 0: none is tested."""
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
     """α0 of SPES §1.4; 0 never merges."""
     merge_interval_steps: int = Field(default=300, ge=1)

@@ -100,6 +100,10 @@ class PublicState:
             raise StateTorn(f"the public state is half moved and must be loaded anew: {error}") from error
         return Moved(displaced, bad)
 
+    def moved(self, block: Block, delta: Tensor) -> Tensor:
+        """What the mean update `delta` would make of a block, fp32; nothing moves. `BadMessage` as in `apply`."""
+        return self._stepped(block.id, delta)[1][block.id].to(torch.float32)
+
     def _fault_in(self, block_id: BlockId, delta_of: Callable[[BlockId], Tensor]) -> str:
         """Why the update of a block can move nothing; empty if it can."""
         try:

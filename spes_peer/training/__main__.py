@@ -1,4 +1,5 @@
-"""The trainer process: requests in, answers out, one after another; a reduce is served between the steps of a round.
+"""The trainer process: requests in, answers out, one after another; a reduce, or the test of an expert, is
+served between the steps of a round.
 
 A thread reads the socket and the main thread works, so the end of the parent ends this process at once, even in the
 middle of a step. Another thread tells every second which step the main thread is in: from that the daemon sees that
@@ -44,6 +45,7 @@ from spes_peer.training.work import (
     TrainerOpened,
     TrainProgress,
     TrainRound,
+    TryExpert,
 )
 from spes_peer.wire import convert, frames
 from spes_peer.wire.children_pb2 import Frame
@@ -53,6 +55,7 @@ logger = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
 _SECONDS_BETWEEN_PROGRESS = 0.25
 _SECONDS_BETWEEN_BEATS = 1.0
+_SERVED_BETWEEN_STEPS = frozenset({"ReduceBlock", "TryExpert"})
 _ENDS_A_ROUND = frozenset({"ApplyRecord", "LoadState"})
 
 
@@ -75,6 +78,7 @@ class TrainerService:
             "TrainRound": (TrainRound, self._train),
             "TrainAhead": (TrainAhead, self._train_ahead),
             "ReduceBlock": (ReduceBlock, lambda request: self.trainer.reduce_block(request.task)),
+            "TryExpert": (TryExpert, lambda request: self.trainer.try_expert(request)),
             "ApplyRecord": (ApplyRecord, self._apply),
         }
 
@@ -160,13 +164,13 @@ class TrainerService:
         return on_step
 
     def _between_steps(self) -> bool:
-        """Serve the reduces that have come; False when something has come that the round must not delay."""
+        """Serve the reduces and tests that have come; False when something has come that the round must not delay."""
         while True:
             try:
                 frame = self._incoming.get_nowait()
             except queue.Empty:
                 return not any(waiting.kind in _ENDS_A_ROUND for waiting in self._later)
-            if frame.kind == "ReduceBlock":
+            if frame.kind in _SERVED_BETWEEN_STEPS:
                 self._serve(frame)
             else:
                 self._later.append(frame)

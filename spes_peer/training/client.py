@@ -1,6 +1,7 @@
 """The daemon's end of the trainer process: asks, waits with a time-out, and hears of progress. Needs no torch.
 
-Requests are done one after another, except that a reduce is served between the steps of a running round. When the
+Requests are done one after another, except that a reduce, and the test of
+an expert, is served between the steps of a running round. When the
 process dies, every open request ends with `ChildFailed`; the daemon starts another and loads the state again.
 """
 
@@ -21,6 +22,7 @@ from spes_peer.training.work import (
     AheadTrained,
     ApplyRecord,
     BlockReduced,
+    ExpertTried,
     HeldOut,
     LoadState,
     MeasureHeldOut,
@@ -34,6 +36,7 @@ from spes_peer.training.work import (
     TrainerOpened,
     TrainProgress,
     TrainRound,
+    TryExpert,
 )
 from spes_peer.wire import convert
 
@@ -113,6 +116,10 @@ class TrainerProcess:
     async def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers of one block; all their blobs are in the store."""
         return await self._ask(ReduceBlock(task), BlockReduced, REDUCE_SECONDS)
+
+    async def try_expert(self, work: TryExpert) -> ExpertTried:
+        """What the updates of an expert of another do to the held-out loss; all their blobs are in the store."""
+        return await self._ask(work, ExpertTried, REDUCE_SECONDS)
 
     async def apply_record(self, record: bytes, keep_snapshot: bool) -> RecordApplied:
         """Apply a certified record; ends a round that is still running with the steps made."""

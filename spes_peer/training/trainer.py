@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spes_peer.blobs import BlobStore
+from spes_peer.blobs import BlobName, BlobStore
 from spes_peer.data.sampler import Sampler
 from spes_peer.errors import BadConfiguration, BadMessage, SpesError, StateTorn
 from spes_peer.model.decoder import Decoder
+from spes_peer.run.encodings import Format
 from spes_peer.run.layout import Block, Layout
 from spes_peer.run.manifest import parse_manifest
 from spes_peer.run.offers import Offer, ReduceTask
@@ -41,6 +42,7 @@ from spes_peer.training.stepping import Stepper
 from spes_peer.training.work import (
     AheadTrained,
     BlockReduced,
+    ExpertTried,
     HeldOut,
     LoadState,
     MeasureHeldOut,
@@ -51,6 +53,7 @@ from spes_peer.training.work import (
     TrainAhead,
     TrainerOpened,
     TrainRound,
+    TryExpert,
 )
 
 logger = logging.getLogger(__name__)
@@ -98,6 +101,9 @@ class Trainer:
         self._begun: Begun | None = None
         self._base: Tensor | None = None
         """From where the next offer of shared parameters is counted; None for the public ones."""
+        self._tested = (-1, 0, 0)
+        """The round and slice of which `_loss_before` is the held-out loss."""
+        self._loss_before = 0.0
         self._checkpoint_path: Path | None = None
         self._to_resume: Checkpoint | None = None
         if request.state_folder:
@@ -123,6 +129,7 @@ class Trainer:
         self.round = request.round
         self._ledger = Ledger(self._layout, self._peer_id)
         self._ahead = self._begun = self._base = None
+        self._tested = (-1, 0, 0)
         self._optimizer.own(())
         for expert in (None, *range(self.manifest.model.num_experts)):
             self._decoder.load_group(expert, self._public.group(expert))
@@ -190,6 +197,42 @@ class Trainer:
             lost = reduced.mean - decode(format, content, size)
             self._ledger.averaged(block, blob.name, lost, reduced.share[self._peer_id])
         return BlockReduced(blob.name, blob.size_bytes, reduced.rejected)
+
+    def try_expert(self, work: TryExpert) -> ExpertTried:
+        """Compare the public state with and without the updates of one expert that is another's, on a few sequences of
+        a slice of the held-out split. What is in training goes on as if nothing had been.
+
+        An owner's offer is tried as it is, without the clip factor by which it will count."""
+        self._check_round(work.round, f"test expert {work.expert} in round {work.round}")
+        blocks = self._layout.expert_blocks(work.expert) if work.expert < self.manifest.model.num_experts else ()
+        if work.expert in self._decoder.owned or not blocks or len(blocks) != len(work.blobs):
+            raise SpesError(f"asked to test {len(work.blobs)} updates of expert {work.expert}")
+        batch = next(self._sampler.held_out(work.slice, work.num_slices, _HELD_OUT_SEQUENCES), None)
+        if batch is None:
+            raise SpesError("the slice of the held-out split is empty")
+        try:
+            moved = torch.cat(
+                [
+                    self._public.moved(block, self._decoded(self._layout.mean_format(block), block, blob))
+                    for block, blob in zip(blocks, work.blobs, strict=True)
+                ]
+            )
+        except BadMessage as error:
+            return ExpertTried(0.0, 0.0, str(error))
+        ours = self._show_public()
+        try:
+            if self._tested != (tested := (work.round, work.slice, work.num_slices)):
+                self._loss_before, self._tested = self._stepper.cross_entropy(batch), tested
+            self._decoder.load_group(work.expert, moved)
+            after = self._stepper.cross_entropy(batch)
+        finally:
+            self._decoder.load_group(work.expert, self._public.group(work.expert))
+            self._show(ours)
+        if not math.isfinite(self._loss_before):
+            raise SpesError("the held-out loss of the public state is not finite")
+        if not math.isfinite(after):
+            return ExpertTried(self._loss_before, 0.0, "the held-out loss with them is not finite")
+        return ExpertTried(self._loss_before, after, "")
 
     def apply_record(self, record: Record, keep_snapshot: bool) -> RecordApplied:
         """Apply the updates and the merge of the record that closes this round.
@@ -297,12 +340,15 @@ class Trainer:
 
     def _delta(self, update: Update) -> Tensor:
         block = self._block(update.block)
-        delta = decode(self._layout.update_format(update), self._blobs.read(update.blob), block.num_elements)
+        delta = self._decoded(self._layout.update_format(update), block, update.blob)
         if fault := fault_in_length(update, delta):
             raise BadMessage(f"an update of {block.id}: {fault}")
         # A mean has the clip factors inside; an only offer is its peer's own bytes, with the factor in the record.
         clip = 1.0 if update.reducers else update.contributors[0].clip
         return delta if clip == 1.0 else delta * clip
+
+    def _decoded(self, format: Format, block: Block, blob: BlobName) -> Tensor:
+        return decode(format, self._blobs.read(blob), block.num_elements)
 
     def _move(self, updates: dict[BlockId, Update], merge_alpha: float) -> None:
         """Move the public state, and all that stands on it; `StateTorn` when only a part of it could be."""

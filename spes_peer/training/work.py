@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from spes_peer.blobs import BlobName
 from spes_peer.identity import PeerId
 from spes_peer.run.manifest import Training
 from spes_peer.run.offers import Offer, ReduceTask
@@ -155,6 +156,22 @@ class BlockReduced:
     """Empty when no input was sound."""
     size_bytes: int
     rejected: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True)
+class TryExpert:
+    round: int
+    expert: int
+    blobs: tuple[BlobName, ...]
+    slice: int
+    num_slices: int
+
+
+@dataclass(frozen=True)
+class ExpertTried:
+    loss_before: float
+    loss_after: float
+    fault: str
 
 
 @dataclass(frozen=True)

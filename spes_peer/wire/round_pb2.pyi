@@ -149,15 +149,33 @@ class Holding(_message.Message):
     blobs: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, round: _Optional[int] = ..., blobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Verdict(_message.Message):
+    __slots__ = ("round", "expert", "updates", "is_tested", "objects", "why")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    IS_TESTED_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    expert: int
+    updates: bytes
+    is_tested: bool
+    objects: bool
+    why: str
+    def __init__(self, round: _Optional[int] = ..., expert: _Optional[int] = ..., updates: _Optional[bytes] = ..., is_tested: bool = ..., objects: bool = ..., why: _Optional[str] = ...) -> None: ...
+
 class Proposal(_message.Message):
-    __slots__ = ("term", "record", "votes")
+    __slots__ = ("term", "record", "votes", "verdicts")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
     term: int
     record: bytes
     votes: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
-    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
+    verdicts: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
+    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
 
 class Appeal(_message.Message):
     __slots__ = ("round", "term")

@@ -5,6 +5,7 @@ of a round with made-up blobs.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,10 @@ from spes_peer.rounds.messages import (
     Refusal,
     UpdateNotice,
     UpdateReport,
+    Verdict,
 )
 from spes_peer.rounds.phases import Coordinator
+from spes_peer.rounds.verdicts import MEMBER_PART, digest_of, who_tests
 from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import Claim
@@ -262,6 +265,10 @@ class Work:
     inputs: dict[BlockId, tuple[ReduceInput, ...]] = field(default_factory=dict)
     notices_started: set[BlobName] = field(default_factory=set)
     unsaid: set[BlobName] = field(default_factory=set)
+    to_test: dict[int, dict[BlockId, BlobName]] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    tests_until: float = math.inf
+    """True seconds; set with the first update that it hears of."""
 
 
 class Volunteer(SimulatedNode):
@@ -328,7 +335,11 @@ class Volunteer(SimulatedNode):
         self._work = None
         if entry is not None and entry.incarnation <= self.signer.incarnation:
             seconds = max(0.0, record.deadline_at - record.opened_at)
-            self._work = Work(self.head, entry, self.world.events.now + seconds)
+            testers = who_tests(record, self.layout)
+            to_test: dict[int, dict[BlockId, BlobName]] = {
+                expert: {} for expert, peers in testers.items() if self.peer_id in peers
+            }
+            self._work = Work(self.head, entry, self.world.events.now + seconds, to_test=to_test)
             self.subsets = entry.subsets
             self._publish(Claim(entry.subsets, self.now()))
         elif self.is_leaving:
@@ -407,8 +418,13 @@ class Volunteer(SimulatedNode):
     def _on_notice(self, work: Work, notice: UpdateNotice) -> None:
         if notice.round != work.record.round:
             return
+        if self.layout.by_id[notice.block].expert in work.to_test and work.tests_until == math.inf:
+            seconds = self.timing.round_grace_seconds * MEMBER_PART
+            work.tests_until = self.world.events.now + seconds
+            self.after(seconds, lambda: self._end_tests(work))
         if notice.blob in work.holdings:
             self._hold(work, notice.blob)
+            self._consider(work, notice)
         elif notice.blob not in work.notices_started:
             work.notices_started.add(notice.blob)
             self._fetch(lambda: self._fetched(work, notice))
@@ -416,8 +432,32 @@ class Volunteer(SimulatedNode):
     def _fetched(self, work: Work, notice: UpdateNotice) -> None:
         if self.world.can_fetch(self.machine, notice.blob):
             self._hold(work, notice.blob)
+            self._consider(work, notice)
         else:
             work.notices_started.discard(notice.blob)
+
+    def _consider(self, work: Work, notice: UpdateNotice) -> None:
+        expert = self.layout.by_id[notice.block].expert
+        if expert is None or expert not in work.to_test:
+            return
+        known, blocks = work.to_test[expert], self.layout.expert_blocks(expert)
+        known[notice.block] = notice.blob
+        if all(block.id in known for block in blocks):
+            digest = digest_of(tuple(known[block.id] for block in blocks))
+            self._fetch(lambda: self._tested(work, expert, digest))
+
+    def _tested(self, work: Work, expert: int, digest: bytes) -> None:
+        if self._work is not work or self.world.events.now >= work.tests_until:
+            return
+        if expert not in work.verdicts or work.verdicts[expert].updates != digest:
+            objects = self.world.dice.random() < self.world.objecting
+            work.verdicts[expert] = Verdict(work.record.round, expert, digest, True, objects, "made up")
+            self.follower.send(work.verdicts[expert])
+
+    def _end_tests(self, work: Work) -> None:
+        for expert in work.to_test.keys() - work.verdicts.keys() if self._work is work else ():
+            work.verdicts[expert] = Verdict(work.record.round, expert, b"", False, False, "no time")
+            self.follower.send(work.verdicts[expert])
 
     def _fetch(self, then: Action) -> None:
         self.after(self.world.dice.uniform(0.1, 0.9) * self.machine.slowness, then)
@@ -540,7 +580,9 @@ class Volunteer(SimulatedNode):
         if self._work is None:
             return super().facts()
         reports = {block: report.blob for block, report in self._work.reports.items()}
-        return Own(self.peer_id, self._work.contribution, reports, self.signer.incarnation)
+        return Own(
+            self.peer_id, self._work.contribution, reports, self.signer.incarnation, verdicts=self._work.verdicts
+        )
 
     def still_to_say(self) -> Iterable[Any]:
         work = self._work
@@ -556,6 +598,7 @@ class Volunteer(SimulatedNode):
             yield from work.reports.values()
             if work.holdings:
                 yield Holding(work.record.round, tuple(sorted(work.holdings)))
+            yield from work.verdicts.values()
 
     def on_word(self, sender: PeerId, message: Any) -> None:
         match message:

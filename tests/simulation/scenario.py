@@ -73,6 +73,7 @@ class _Run:
         )
         self.world.train_seconds = dice.uniform(60.0, 160.0)
         self.world.reconsiders = dice.random() < 0.7
+        self.world.objecting = dice.choice((0.0, 0.05, 0.5))
         spread_seconds = dice.choice((0.5, 0.5, 20.0, 180.0))
         for node in self.world.machines.values():
             node.clock_offset_seconds = dice.uniform(-spread_seconds, spread_seconds)

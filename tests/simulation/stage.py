@@ -35,7 +35,7 @@ from .streams import Attending
 if TYPE_CHECKING:
     from .world import World
 
-_OPENED_AGAIN = ("Vote", "RecordSignature")  # kinds that travel inside other messages
+_OPENED_AGAIN = ("Vote", "RecordSignature", "Verdict")  # kinds that travel inside other messages
 
 
 @dataclass(frozen=True)

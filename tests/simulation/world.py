@@ -99,6 +99,8 @@ class World:
         self.train_seconds = 100.0
         self.reconsiders = True
         """Whether peers look for a better subset with every record."""
+        self.objecting = 0.0
+        """Part of the verdicts on experts that are objections."""
         self._holders: dict[str, dict[PeerId, None]] = {}
         for name in bootstraps:
             self.add(Machine(self, name, trains=False))
