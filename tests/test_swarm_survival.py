@@ -2,6 +2,7 @@
 two parts, owners that die, damaged and full disks. A test is a story of several parts, for processes start slowly;
 each part says what it wants. Conditions are eventual, with deadlines."""
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -12,12 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
-from real_swarm import Place, Run, organize, place, small_run, until
+from real_swarm import START_SECONDS, Place, Run, organize, place, small_run, until
 
 from spes_peer.blobs import BlobStore, check_name
 from spes_peer.chaos.network import Switched
+from spes_peer.control import ControlClient
 from spes_peer.errors import ChildFailed
-from spes_peer.folder import SNAPSHOTS_FILE
+from spes_peer.folder import SNAPSHOTS_FILE, StateFolder
 from spes_peer.organize import read_manifest
 from spes_peer.run.layout import Layout
 from spes_peer.run.records import Record
@@ -100,6 +102,10 @@ def until_all_train(run: Run, *names: str) -> None:
     run.until_equal(*names)
 
 
+def troubles_of(place: Place, name: str) -> str:
+    return " ".join(place.status(name).get("troubles", []))
+
+
 def assert_one_chain(run: Run, *names: str) -> None:
     """What is certified is the same everywhere."""
     chains = [run.chain(name) for name in names]
@@ -131,6 +137,18 @@ def small_disk(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path, process: psutil.Process) -> Iterator[None]:
+    """Nothing in `folder` can be changed by `process` until the block ends, but for what it has open already."""
+    within = ["nsenter", "--mount", "--target", str(process.pid)]  # a process in a network of its own has its mounts
+    subprocess.run([*within, "mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run([*within, "mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run([*within, "umount", "--lazy", str(folder)], check=True)
 
 
 # ---- the tests ----
@@ -217,6 +235,17 @@ def test_whoever_coordinates_may_die_freeze_or_leave_and_the_next_takes_over(pla
     victim[0].send_signal(signal.SIGINT)
     victim[0].wait(timeout=3)
     until(lambda: not [one for one in victim if one.is_running()], "nothing is left", seconds=5)
+
+
+async def until_it_has_contributed(folder: Path) -> None:
+    """Right after it, at the end of the next training."""
+    was_training = False
+    async with asyncio.timeout(START_SECONDS), ControlClient(StateFolder(folder).control_socket) as client:
+        async for status in client.watch():
+            if was_training and status.phase.name == "closing":
+                return
+            was_training = was_training or status.phase.name == "training"
+    raise AssertionError("its daemon has ended")
 
 
 def flip_a_byte(path: Path) -> None:
@@ -311,7 +340,7 @@ def test_owners_come_and_go_and_every_subset_is_trained(place: Place) -> None:
     run.until_rounds_more("ada", 1)
 
     # later joiners get in, and what nobody owns comes first
-    run.join("bo")
+    run.join("bo", "--max-upload", "20kB")  # so that it can be met at it
     until_on_roster(run, "ada", "ada", "bo")
     run.join("cy", "--max-subsets", "2")
     until_on_roster(run, "ada", "ada", "bo", "cy")
@@ -323,7 +352,7 @@ def test_owners_come_and_go_and_every_subset_is_trained(place: Place) -> None:
     )
     until_all_train(run, "ada", "bo", "cy")
 
-    # the only owner of a subset dies: who has room trains it within the lease
+    # the only owner of a subset dies in the middle of its uploads, while it is a reducer, too
     bo, cy = run.peer_id("bo"), run.peer_id("cy")
     orphaned = next(subset for subset in range(3) if run.newest("ada").owners_of(subset) == (bo,))
     experts = {f"expert/{expert:02d}" for expert in layout.manifest.experts_of(orphaned)}
@@ -334,9 +363,20 @@ def test_owners_come_and_go_and_every_subset_is_trained(place: Place) -> None:
             for update in record.updates
         )
 
-    run.kill("bo")
-    killed_at, before = time.time(), run.newest("ada").round
-    record = until_record(run, "ada", is_trained_by(cy), "another trains it", before)
+    daemon = run.daemon("bo")
+    asyncio.run(until_it_has_contributed(place.path / "bo"))
+    daemon.kill()
+    killed_at, opened = time.time(), run.newest("ada")
+    reduced = {one.block for one in opened.reducers if bo in one.reducers}
+    assert reduced
+
+    # the round closes without it: others reduce what it would have
+    closed = until_record(run, "ada", lambda record: record.round == opened.round + 1, "the round closes")
+    assert closed.opened_at - killed_at < ROUND_SECONDS
+    assert [update for update in closed.updates if update.block in reduced and bo not in update.reducers]
+
+    # who has room trains the subset within the lease
+    record = until_record(run, "ada", is_trained_by(cy), "another trains it", opened.round + 1)
     assert record.opened_at - killed_at < LEASE_SECONDS + ROUND_SECONDS
 
     # the owner comes back and has its place again
@@ -348,7 +388,7 @@ def test_owners_come_and_go_and_every_subset_is_trained(place: Place) -> None:
 
 
 @pytest.mark.timeout(500)
-def test_a_network_in_two_parts_heals_to_one_chain_and_a_full_disk_holds_nobody_up(
+def test_a_network_in_two_parts_heals_to_one_chain_and_a_bad_disk_holds_nobody_up(
     network: Switched, place: Place
 ) -> None:
     spot = network.add("bootstrap")
@@ -384,15 +424,23 @@ def test_a_network_in_two_parts_heals_to_one_chain_and_a_full_disk_holds_nobody_
         with contextlib.suppress(OSError), filler.open("wb") as file:
             while True:
                 file.write(bytes(1 << 16))
-        until(lambda: "disk full" in " ".join(place.status("cy").get("troubles", [])), "it says what is wrong")
-        before = run.newest("ada").round
-        until_record(run, "ada", lambda record: record.round > before + 2, "the others go on", before)
+        until(lambda: "disk full" in troubles_of(place, "cy"), "it says what is wrong")
+        run.until_rounds_more("ada", 2)
 
-        # with room again it takes part again, nothing on the disk is half-written, and all of it loads
+        # with room again it takes part again
         filler.unlink()
         before = run.newest("ada").round
         until_record(run, "ada", lambda record: cy in contributors(record), "it takes part again", before)
-        until(lambda: not place.status("cy").get("troubles"), "the trouble has passed")
+        until(lambda: not troubles_of(place, "cy"), "the trouble has passed")
+
+        # one that turns read-only: the same
+        with read_only(place.path / "cy", run.daemon("cy")):
+            until(lambda: "disk read-only" in troubles_of(place, "cy"), "it says what is wrong")
+            run.until_rounds_more("ada", 1)
+        before = run.newest("ada").round
+        until_record(run, "ada", lambda record: cy in contributors(record), "it takes part again", before)
+
+        # killed, it has nothing half-written on its disk, and all of it loads
         run.kill("cy")
         blobs = BlobStore(place.path / "cy/blobs")
         assert all(blobs.is_sound(name) for name in blobs.names())
