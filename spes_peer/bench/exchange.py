@@ -13,23 +13,26 @@ import platform
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
+from spes_peer.bench.exchange_lab import (
+    COMMAND_SECONDS,
+    LOOPBACK,
+    NodeProcess,
+    apart,
+    hide_behind_relay,
+    introduce,
+    network,
+    nodes_at,
+)
 from spes_peer.bench.report import write_report
-from spes_peer.chaos.network import Spot, Switched, missing, shape
+from spes_peer.chaos.network import Spot, missing, shape
 from spes_peer.errors import ChildFailed
-
-_COMMAND_SECONDS = 600.0
-_LOOPBACK = Spot("127.0.0.1")
-_LIBP2P_PORT = 4511
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,13 @@ class _Size:
     link_bytes: int
     relay_bytes: int
     swarm_bytes: int
+    beat_bytes: int
     num_peers: int
     num_repeats: int
 
 
-_FULL = _Size(512 << 20, 64 << 20, 32 << 20, 32 << 20, num_peers=8, num_repeats=3)
-_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1)
+_FULL = _Size(512 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3)
+_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1)
 LINK_MBIT, RELAY_MBIT, SWARM_MBIT = 100, 50, 20
 GOALS = {"loopback_ratio": 0.8, "grpc_link_ratio": 0.9, "relay_link_ratio": 0.8, "swarm_factor": 1.6}
 
@@ -84,7 +88,7 @@ def _words(figures: dict[str, Any]) -> str:
 async def loopback(size: _Size) -> dict[str, Any]:
     """MB/s of a fetch over loopback, and of the plain stream, in turns; the best of each, which others' work on this
     machine has disturbed least."""
-    async with _nodes({"source": _LOOPBACK, "asker": _LOOPBACK}) as nodes:
+    async with nodes_at({"source": LOOPBACK, "asker": LOOPBACK}) as nodes:
         plain = await nodes["source"].do("serve_plainly")
         blob = await nodes["source"].do("make", num_bytes=size.loopback_bytes)
         ours, theirs = [], []
@@ -104,42 +108,61 @@ async def loopback(size: _Size) -> dict[str, Any]:
 
 async def grpc_link(size: _Size) -> dict[str, Any]:
     """A fetch over a link of 100 Mbit/s, beside as many bytes of iperf3."""
-    with _network() as network:
-        source, asker = network.add("source"), network.add("asker")
+    with network() as net:
+        source, asker = net.add("source"), net.add("asker")
         shape(source.space, "eth0", LINK_MBIT)
-        async with _nodes({"source": source, "asker": asker}) as nodes:
+        async with nodes_at({"source": source, "asker": asker}) as nodes:
             return await _beside_iperf(nodes, source, asker, size.link_bytes, size.num_repeats, "grpc_link")
 
 
 async def relay_link(size: _Size) -> dict[str, Any]:
     """A fetch through a circuit relay by a source that has 50 Mbit/s up and is reached in no other way, beside as many
     bytes of iperf3 straight to the receiver."""
-    with _network() as network:
-        spots = {name: network.add(name) for name in ("relay", "source", "asker")}
+    with network() as net:
+        spots = {name: net.add(name) for name in ("relay", "source", "asker")}
         shape(spots["source"].space, "eth0", RELAY_MBIT)
-        async with _nodes(spots) as nodes:
-            made = await nodes["relay"].do("serve_by_libp2p", port=_LIBP2P_PORT, relays=[], is_relay=True)
-            relays = [one for one in made["addresses"] if "127.0.0.1" not in one]
-            for name in ("source", "asker"):
-                own = relays if name == "source" else []
-                nodes[name].entry = (
-                    await nodes[name].do("serve_by_libp2p", port=_LIBP2P_PORT, relays=own, is_relay=False)
-                )["entry"]
+        async with nodes_at(spots) as nodes:
+            await hide_behind_relay(nodes, "source", "asker")
             return await _beside_iperf(
                 nodes, spots["source"], spots["asker"], size.relay_bytes, size.num_repeats, "relay_link"
             )
+
+
+async def beats(size: _Size) -> dict[str, Any]:
+    """How long beats take, there and back, while blobs saturate the line of one of both ends, 20 Mbit/s up: the worst
+    of them when it attends, and when it is attended by one that fetches from it; directly and through a relay."""
+    figures: dict[str, float] = {}
+    for way in ("grpc", "relay"):
+        with network() as net:
+            spots = {name: net.add(name) for name in ("relay", "busy", "asker")}
+            shape(spots["busy"].space, "eth0", SWARM_MBIT)
+            async with nodes_at(spots) as nodes:
+                if way == "relay":
+                    await hide_behind_relay(nodes, "busy", "asker")
+                    await introduce(nodes)
+                busy, asker = nodes["busy"], nodes["asker"]
+                blob = await busy.do("make", num_bytes=size.beat_bytes)
+                seconds = size.beat_bytes * 8 / 1e6 / SWARM_MBIT
+                with apart(spots["busy"], spots["asker"]) if way == "relay" else contextlib.nullcontext():
+                    fetched, beaten = await asyncio.gather(
+                        asker.do("fetch_and_attend", **blob, sources=[busy.peer], attended=busy.peer),
+                        busy.do("beat", attended=asker.peer, seconds=seconds),
+                    )
+                figures[f"beats_{way}_attended_worst_seconds"] = max(fetched["delays"])
+                figures[f"beats_{way}_attending_worst_seconds"] = max(beaten["delays"])
+    return figures
 
 
 async def swarm(size: _Size) -> dict[str, Any]:
     """How much longer a blob takes from one origin to all peers than to one, all with 20 Mbit/s up. To send it to one
     after another would take as many times as long as there are peers."""
     names = [f"peer{number}" for number in range(size.num_peers)]
-    with _network() as network:
-        spots = {name: network.add(name) for name in ("origin", *names)}
+    with network() as net:
+        spots = {name: net.add(name) for name in ("origin", *names)}
         for spot in spots.values():
             shape(spot.space, "eth0", SWARM_MBIT)
-        async with _nodes(spots) as nodes:
-            await _introduce(nodes)
+        async with nodes_at(spots) as nodes:
+            await introduce(nodes)
             everybody = [node.peer for node in nodes.values()]
             single = await nodes["origin"].do("make", num_bytes=size.swarm_bytes)
             one = await nodes[names[0]].do("fetch", **single, sources=everybody)
@@ -163,15 +186,16 @@ async def swarm(size: _Size) -> dict[str, Any]:
 
 
 async def _beside_iperf(
-    nodes: "dict[str, _NodeProcess]", source: Spot, asker: Spot, num_bytes: int, num_repeats: int, part: str
+    nodes: dict[str, NodeProcess], source: Spot, asker: Spot, num_bytes: int, num_repeats: int, part: str
 ) -> dict[str, Any]:
     """In turns; the median of each."""
-    await _introduce(nodes)
+    await introduce(nodes)
     blob = await nodes["source"].do("make", num_bytes=num_bytes)
     ours, theirs = [], []
     for _ in range(num_repeats):
         theirs.append(await asyncio.to_thread(_iperf_mbit, source, asker, num_bytes))
-        fetched = await nodes["asker"].do("fetch", **blob, sources=[nodes["source"].peer])
+        with apart(source, asker) if part == "relay_link" else contextlib.nullcontext():
+            fetched = await nodes["asker"].do("fetch", **blob, sources=[nodes["source"].peer])
         ours.append(num_bytes * 8 / 1e6 / fetched["seconds"])
         await nodes["asker"].do("drop", name=blob["name"])
     return {
@@ -190,7 +214,7 @@ def _iperf_mbit(sender: Spot, receiver: Spot, num_bytes: int) -> float:
         while b"listening" not in server.stdout.readline():
             pass
         command = [*sender.before, "iperf3", "-c", receiver.address, "-n", str(num_bytes), "-J"]
-        done = subprocess.run(command, capture_output=True, timeout=_COMMAND_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
         answer = json.loads(done.stdout)
         if "error" in answer:
             raise ChildFailed(f"iperf3: {answer['error']}")
@@ -217,86 +241,5 @@ _PARTS: list[tuple[str, Callable[[], str], Callable[[_Size], Coroutine[Any, Any,
     ("grpc_link", _needs_iperf, grpc_link),
     ("relay_link", _needs_iperf, relay_link),
     ("swarm", _needs_network, swarm),
+    ("beats", _needs_network, beats),
 ]
-
-
-# ---- nodes ----
-
-
-class _NodeProcess:
-    """`exchange_node` at a spot."""
-
-    def __init__(self, process: asyncio.subprocess.Process, log_path: Path) -> None:
-        self.peer = ""
-        self.entry = ""
-        self._process = process
-        self._log_path = log_path
-
-    @classmethod
-    async def start(cls, spot: Spot, folder: Path) -> "_NodeProcess":
-        command = [*spot.before, sys.executable, "-m", "spes_peer.bench.exchange_node", str(folder), spot.address]
-        log_path = folder / "log"
-        with log_path.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
-        node = cls(process, log_path)
-        served = await node.do("serve")
-        node.peer, node.entry = served["peer"], served["entry"]
-        return node
-
-    async def do(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """See `exchange_node`. `ChildFailed` says why it did not."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write((json.dumps({"do": command, **arguments}) + "\n").encode())
-        async with asyncio.timeout(_COMMAND_SECONDS):
-            line = await self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"failed": self._last_words()}
-        if "failed" in answer:
-            raise ChildFailed(f"a node of the bench cannot {command}: {answer['failed']}")
-        return answer
-
-    def _last_words(self) -> str:
-        lines = self._log_path.read_text(errors="replace").splitlines()
-        return f"it has ended: {lines[-1] if lines else 'without a word'}"
-
-    async def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(10.0):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-
-
-@contextlib.asynccontextmanager
-async def _nodes(spots: dict[str, Spot]) -> AsyncIterator[dict[str, _NodeProcess]]:
-    """A node at each spot; those of a network all know each other's addresses."""
-    with tempfile.TemporaryDirectory(prefix="spes-bench-") as folder:
-        nodes: dict[str, _NodeProcess] = {}
-        try:
-            for name, spot in spots.items():
-                os.mkdir(f"{folder}/{name}")
-                nodes[name] = await _NodeProcess.start(spot, Path(folder, name))
-            await _introduce(nodes)
-            yield nodes
-        finally:
-            await asyncio.gather(*(node.stop() for node in nodes.values()))
-
-
-async def _introduce(nodes: dict[str, _NodeProcess]) -> None:
-    """All to all, by their newest entries."""
-    entries = [node.entry for node in nodes.values()]
-    await asyncio.gather(*(node.do("know", entries=entries) for node in nodes.values()))
-
-
-@contextlib.contextmanager
-def _network() -> Iterator[Switched]:
-    network = Switched()
-    try:
-        yield network
-    finally:
-        network.close()

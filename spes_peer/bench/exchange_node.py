@@ -25,6 +25,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import CHUNK_BYTES
 from spes_peer.exchange.server import PeerServer
+from spes_peer.exchange.tokens import CallToken
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity, PeerId, TlsIdentity
@@ -39,6 +40,7 @@ PLAIN_METHOD = "/spes_peer.bench/Stream"
 STALL_SECONDS = 15.0
 _DIAL_SECONDS = 10.0
 _RELAYED_SECONDS = 30.0
+_BEAT_SECONDS = 0.2
 
 
 class Node:
@@ -51,7 +53,8 @@ class Node:
         self.traffic = Traffic()
         self.store = BlobStore(folder / "blobs")
         self.holdings = Holdings(self.store)
-        self.connections = Connections(Signer(self.identity, RUN_ID, 1), self.traffic, self._open_tunnel)
+        self._signer = Signer(self.identity, RUN_ID, 1)
+        self.connections = Connections(self._signer, self.traffic, self._open_tunnel)
         self.fetcher = Fetcher(self.holdings, self.connections, STALL_SECONDS)
         self._folder = folder
         self._host = host
@@ -151,6 +154,28 @@ class Node:
         flows = self.traffic.since(before).flows()
         return {"seconds": seconds, "received_bytes": {flow.peer: flow.received_bytes for flow in flows}}
 
+    async def fetch_and_attend(self, name: str, size_bytes: int, sources: list[PeerId], attended: PeerId) -> Any:
+        """How long beats to `attended` and back take while it fetches."""
+        fetching = asyncio.create_task(self.fetch(name, size_bytes, sources))
+        delays = await self._beats_until(attended, fetching)
+        return {**await fetching, "delays": delays}
+
+    async def beat(self, attended: PeerId, seconds: float) -> dict[str, Any]:
+        """How long beats to `attended` and back take."""
+        return {"delays": await self._beats_until(attended, asyncio.create_task(asyncio.sleep(seconds)))}
+
+    async def _beats_until(self, attended: PeerId, over: "asyncio.Task[Any]") -> list[float]:
+        link, delays = await self.connections.to(attended), []
+        call = link.stub.Attend(metadata=link.metadata())
+        while not over.done():
+            began_at = time.monotonic()
+            await call.write(convert.to_message(self._signer.sign(CallToken(attended, time.time()))))
+            await call.read()
+            delays.append(time.monotonic() - began_at)
+            await asyncio.sleep(_BEAT_SECONDS)
+        call.cancel()
+        return delays
+
     async def drop(self, name: str) -> dict[str, Any]:
         self.store.remove(name)
         return {}
@@ -219,6 +244,8 @@ async def main(folder: Path, host: str) -> None:
             node.know,
             node.make,
             node.fetch,
+            node.fetch_and_attend,
+            node.beat,
             node.drop,
             node.stream,
             node.sent,
