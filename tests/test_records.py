@@ -21,7 +21,6 @@ from spes_peer.run.records import (
     RosterEntry,
     SealedRecord,
     Update,
-    differing,
     state_root,
 )
 from spes_peer.wire import convert
@@ -87,16 +86,6 @@ def test_a_state_root_is_the_sha256_of_sorted_lines() -> None:
     blocks = (BlockName(BlockId("shared/0001"), NAME, 4), BlockName(BlockId("expert/00/0000"), NAME, 4))
     lines = f"expert/00/0000 {NAME}\nshared/0001 {NAME}\n"
     assert state_root(blocks) == hashlib.sha256(lines.encode()).hexdigest()
-
-
-def test_two_tables_differ_in_what_we_lack_or_have_otherwise_in_their_order() -> None:
-    ours = [BlockName(BlockId(f"shared/{i:04d}"), BlobName(f"{i:02x}" * 32), 4) for i in range(5)]
-    added = BlockName(BlockId("expert/00/0000"), NAME, 4)
-    theirs = [ours[4], added, dataclasses.replace(ours[1], blob=NAME), ours[0]]
-    assert differing(ours, theirs) == (added, theirs[2])
-    assert differing(ours, ours[::-1]) == ()
-    assert differing([], iter(theirs)) == tuple(theirs)
-    assert differing(ours, []) == ()  # what only we have is of no use to their state
 
 
 def test_owners_are_found_by_peer_and_by_subset() -> None:

@@ -234,9 +234,3 @@ def state_root(blocks: tuple[BlockName, ...]) -> str:
     """sha256 over the sorted lines "block id, name of its bytes as a blob"."""
     lines = sorted(f"{block.block} {block.blob}\n" for block in blocks)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def differing(ours: Iterable[BlockName], theirs: Iterable[BlockName]) -> tuple[BlockName, ...]:
-    """Those of `theirs` that we lack or have with other bytes, in their order: what to fetch for their state."""
-    held = {name.block: name.blob for name in ours}
-    return tuple(name for name in theirs if held.get(name.block) != name.blob)
