@@ -44,10 +44,11 @@ class _Size:
     beat_bytes: int
     num_peers: int
     num_repeats: int
+    num_loopback_repeats: int
 
 
-_FULL = _Size(512 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3)
-_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1)
+_FULL = _Size(512 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3, num_loopback_repeats=6)
+_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1, num_loopback_repeats=1)
 LINK_MBIT, RELAY_MBIT, SWARM_MBIT = 100, 50, 20
 GOALS = {"loopback_ratio": 0.8, "grpc_link_ratio": 0.9, "relay_link_ratio": 0.8, "swarm_factor": 1.6}
 
@@ -92,7 +93,7 @@ async def loopback(size: _Size) -> dict[str, Any]:
         plain = await nodes["source"].do("serve_plainly")
         blob = await nodes["source"].do("make", num_bytes=size.loopback_bytes)
         ours, theirs = [], []
-        for _ in range(size.num_repeats):
+        for _ in range(size.num_loopback_repeats):
             streamed = await nodes["asker"].do("stream", **plain, num_bytes=size.loopback_bytes)
             theirs.append(size.loopback_bytes / 1e6 / streamed["seconds"])
             fetched = await nodes["asker"].do("fetch", **blob, sources=[nodes["source"].peer])

@@ -18,7 +18,8 @@ from spes_peer.exchange.tokens import TOKEN_KEY, make_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId
 from spes_peer.run.signed import Signer
-from spes_peer.wire.peer_pb2 import DESCRIPTOR, FetchReply, FetchRequest
+from spes_peer.wire.chunks import Chunk, unpack_chunk
+from spes_peer.wire.peer_pb2 import DESCRIPTOR, FetchRequest
 from spes_peer.wire.peer_pb2_grpc import PeerStub
 
 _FETCH = f"/{DESCRIPTOR.services_by_name['Peer'].full_name}/Fetch"
@@ -57,7 +58,7 @@ class Link:
         self._on_lost = on_lost
         self._now = now
         self._fetch = channel.unary_stream(
-            _FETCH, request_serializer=FetchRequest.SerializeToString, response_deserializer=self._counted_reply
+            _FETCH, request_serializer=FetchRequest.SerializeToString, response_deserializer=self._counted_chunk
         )
 
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
@@ -86,13 +87,13 @@ class Link:
                 self.count_received(answer)
                 yield answer
 
-    def fetch(self, request: FetchRequest, stall_seconds: float) -> AsyncGenerator[FetchReply, None]:
-        """The answers of `Fetch`, as `stream` gives them, which would serialize each again to count its bytes."""
+    def fetch(self, request: FetchRequest, stall_seconds: float) -> AsyncGenerator[Chunk, None]:
+        """The answers of `Fetch`, as `stream` gives them."""
         return self._answers(self._fetch, request, stall_seconds)
 
-    def _counted_reply(self, content: bytes) -> FetchReply:
+    def _counted_chunk(self, content: bytes) -> Chunk:
         self._traffic.received(self.peer_id, self.transport, len(content))
-        return FetchReply.FromString(content)
+        return unpack_chunk(content)
 
     async def _answers(self, method: Any, request: Message, stall_seconds: float) -> AsyncGenerator[Any, None]:
         self.count_sent(request)

@@ -51,6 +51,7 @@ from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed, is_packed
 from spes_peer.wire import convert, peer_pb2, signed_pb2
+from spes_peer.wire.chunks import pack_chunk
 from spes_peer.wire.peer_pb2 import (
     DialBackReply,
     DialBackRequest,
@@ -322,7 +323,7 @@ class _Service:
         for start in range(0, max(len(piece), 1), chunk_bytes):
             chunk = piece[start : start + chunk_bytes]
             await self._upload.take(len(chunk), line.caller)
-            await line.write(FetchReply(piece=index, content=bytes(chunk)))
+            await line.write_packed(pack_chunk(index, chunk))
 
     async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:
         return line.counted(await self._dial_back.answer(line.caller, caller_ip(line.context.peer()), request))
@@ -386,7 +387,9 @@ class _Line:
 
     async def write(self, message: Message) -> None:
         """Send one message; a caller that takes nothing for long loses its call."""
-        content = message.SerializeToString()
+        await self.write_packed(message.SerializeToString())
+
+    async def write_packed(self, content: bytes) -> None:
         self.traffic.sent(self.caller, self.transport, len(content))
         try:
             async with asyncio.timeout(SEND_STALL_SECONDS):

@@ -29,7 +29,8 @@ from spes_peer.exchange.link import Link, Stalled
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.sources import Request, Source, Wanted, num_at_once, request_size
 from spes_peer.identity import PeerId
-from spes_peer.wire.peer_pb2 import FetchReply, FetchRequest, HaveReply, HaveRequest
+from spes_peer.wire.chunks import Chunk
+from spes_peer.wire.peer_pb2 import FetchRequest, HaveReply, HaveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +239,7 @@ class Transfer:
             finally:
                 source.requests.remove(request)
 
-    async def _replies(self, link: Link, request: Request) -> AsyncGenerator[FetchReply, None]:
+    async def _replies(self, link: Link, request: Request) -> AsyncGenerator[Chunk, None]:
         """The pieces' chunks. The digests, where they are asked for, are taken first."""
         awaits_digests = self.partial.digests is None
         message = FetchRequest(name=self.partial.name, with_digests=awaits_digests, pieces=request.pieces)
@@ -252,7 +253,7 @@ class Transfer:
                     yield reply
 
     async def _receive(
-        self, replies: AsyncGenerator[FetchReply, None], peer_id: PeerId, request: Request, keeper: "_Keeper"
+        self, replies: AsyncGenerator[Chunk, None], peer_id: PeerId, request: Request, keeper: "_Keeper"
     ) -> None:
         """All pieces, or as many as until another source has brought one of them sooner."""
         expected = iter(tuple(request.pieces))
@@ -291,7 +292,7 @@ class _Keeper:
         self._coming, self._spare = bytearray(self._piece_bytes), bytearray()
         self._task: asyncio.Task[None] | None = None
 
-    def take(self, piece: int, content: bytes) -> bool:
+    def take(self, piece: int, content: memoryview) -> bool:
         """Whether the piece is whole now."""
         size_bytes = self._partial.piece_bytes(piece)
         end = self.num_bytes + len(content)
