@@ -28,6 +28,7 @@ from spes_peer.wire.children_pb2 import EntryStored, StoreEntry
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUN_ID = bytes(range(32))
+MOST_ENTRIES = 1024  # of membership.dht_node, which no process imports that has libp2p's part
 TIMING = Timing(dht_beat_seconds=3, dht_ttl_seconds=30)
 
 # A hivemind node that checks nothing and stores what it likes into the run's dictionary, here and elsewhere.
@@ -64,6 +65,36 @@ async def main(bootstrap, run_id, victim):
     await node.shutdown()
 
 asyncio.run(main(sys.argv[1], bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3])))
+"""
+
+# Fills a dictionary with claims of keys that it makes, and says how many of so many were taken.
+FLOODER = """
+import asyncio, sys, time
+from hivemind.dht import DHTNode
+from spes_peer.identity import Identity
+from spes_peer.membership.entries import dictionary_key, sign_entry
+from spes_peer.run.peers import Claim
+from spes_peer.wire import convert
+
+async def main(bootstrap, run_id, number):
+    node = await DHTNode.create(initial_peers=[bootstrap])
+    key, value, at = dictionary_key(run_id.hex(), "claims"), convert.encode(Claim((7,), 1.0)), time.time() + 25
+    keys = [Identity.generate() for _ in range(number)]
+    taken = 0
+    for start in range(0, number, 100):
+        some = keys[start : start + 100]
+        answers = await node.store_many(
+            [key] * len(some),
+            [value + sign_entry(one, "claims", run_id, value, at) for one in some],
+            [at] * len(some),
+            subkeys=[one.key.public_key().public_bytes_raw() for one in some],
+            exclude_self=True,
+        )
+        taken += sum(answers.values())
+    print(taken, flush=True)
+    await node.shutdown()
+
+asyncio.run(main(sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])))
 """
 
 # A daemon that only starts a directory, for the tests to kill.
@@ -363,6 +394,36 @@ async def test_expirations_rise_over_restarts_and_recover_from_a_clock_that_was_
 
 async def test_the_dht_identity_is_readable_by_its_owner_only(peers: list[Peer]) -> None:
     assert (peers[0].folder / "dht.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+async def test_a_flood_of_keys_takes_the_room_that_there_is_and_hides_nobody(tmp_path: Path) -> None:
+    first = await Peer.start(tmp_path / "0")
+    second = await Peer.start(tmp_path / "1", first.directory.addresses)
+    both = {peer.identity.peer_id for peer in (first, second)}
+    try:
+        for peer in (first, second):
+            await peer.directory.publish_claim(Claim((1,), 5.0))
+
+        async def met() -> bool:
+            return (await first.directory.read_claims()).keys() == both == (await second.directory.read_claims()).keys()
+
+        await until(met, 10, "they see each other")
+        flooder = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", FLOODER, first.directory.addresses[0], RUN_ID.hex(), str(MOST_ENTRIES + 200)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        said, _ = await asyncio.wait_for(flooder.communicate(), 60)
+        assert MOST_ENTRIES - len(both) <= int(said) <= MOST_ENTRIES
+
+        # who was in before is heard as ever
+        assert await first.directory.publish_claim(Claim((2,), 5.0))
+        claims = await second.directory.read_claims()
+        assert len(claims) == MOST_ENTRIES
+        assert (claims[first.identity.peer_id].subsets, claims[second.identity.peer_id].subsets) == ((2,), (1,))
+    finally:
+        await asyncio.gather(first.directory.close(), second.directory.close())
 
 
 def test_the_daemons_side_imports_neither_hivemind_nor_torch() -> None:
