@@ -268,6 +268,9 @@ def _add_join(commands: Any) -> None:
         "--no-inbound", action="store_true", help="take no connections from others: be reached through a relay"
     )
     network.add_argument(
+        "--no-port-mapping", action="store_true", help="do not ask the router to open ports for this machine (UPnP)"
+    )
+    network.add_argument(
         "--relay", action="store_true", help="relay for peers that nobody can dial, where this machine can be dialled"
     )
     add_pace(network)
@@ -309,6 +312,7 @@ def _join(options: argparse.Namespace) -> int:
         inbound=not options.no_inbound,
         announce=tuple(dict.fromkeys(options.announce)),
         relays=options.relay,
+        maps_ports=not options.no_port_mapping,
         max_upload=options.max_upload,
         max_download=options.max_download,
         max_disk=options.max_disk,

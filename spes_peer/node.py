@@ -23,6 +23,7 @@ from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.pace import Pace
+from spes_peer.exchange.port_mapping import keep_ports_mapped
 from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
 from spes_peer.exchange.relays import RelayChoice
 from spes_peer.exchange.server import PeerServer
@@ -75,6 +76,8 @@ class NodeSettings:
     """Whether the run is on the internet: then private addresses are not announced."""
     relays: bool = False
     """For peers that nobody can dial."""
+    maps_ports: bool = False
+    """Whether the router is asked to open ports, where that can help."""
     max_upload: int = 0
     """Bytes of blobs that leave a second at most; 0: as many as the line takes."""
     max_download: int = 0
@@ -360,6 +363,8 @@ class Node:
             tasks.create_task(watch.run())
             tasks.create_task(self.reach.keep(self.connections, self._witnesses))
             tasks.create_task(self._look_for_better_ways())
+            if self.settings.maps_ports:
+                tasks.create_task(keep_ports_mapped(self.reach))
 
     # ---- what this node says of itself ----
 

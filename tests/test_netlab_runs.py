@@ -73,17 +73,19 @@ def test_peers_with_nothing_but_ipv6_train_and_pass_over_an_address_that_is_dead
 
 
 @pytest.mark.timeout(300)
-def test_a_home_whose_router_lets_others_in_is_dialled_there_also_when_its_public_address_changes(
+def test_a_home_whose_router_opens_ports_is_dialled_there_also_when_its_public_address_changes(
     place: Place, lab: Lab
 ) -> None:
+    """One of the three ports that it would have is another's in the router."""
     run = organized_at(place, lab.public(), small_run(min_peers=2))
     home = lab.home()
-    home.forward(4510, 4511, 4512)
+    asked = home.offer_upnp()
     join_at(run, home, "home", "--port", "4510")
     join_at(run, lab.public(), "public")
     complete(run, ["home", "public"], 1)
-    assert place.status("home")["reachability"] == "direct"
+    until(lambda: place.status("home").get("reachability") == "direct", "somebody gets through to the home")
     assert f"{home.public_address}:4510 answered" in place.status("home")["reachability_why"]
+    until(lambda: transport(place, "public", "home") == "grpc", "calls have moved up from the relay")
     assert transport(place, "public", "home") == "grpc"
     before = home.public_address
     lab.move(home)
@@ -91,6 +93,8 @@ def test_a_home_whose_router_lets_others_in_is_dialled_there_also_when_its_publi
     assert home.public_address != before
     complete(run, ["home", "public"], 1)
     assert transport(place, "public", "home") == "grpc"
+    run.daemon("home").terminate()
+    until(lambda: sum(line.startswith("close") for line in asked) == 3, "what was opened is closed")
 
 
 def transport(place: Place, name: str, other: str) -> str:

@@ -66,6 +66,8 @@ class JoinSettings:
     """Addresses at which others reach this machine; none to find them out."""
     relays: bool = False
     """For peers that nobody can dial."""
+    maps_ports: bool = True
+    """Whether the router is asked to open ports, where that can help."""
     max_upload: int = 0
     """Bytes a second, like `max_download`; 0 sets no limit."""
     max_download: int = 0
@@ -185,6 +187,7 @@ class Daemon:
             own_host=own if is_wildcard(host) else host,
             is_public=is_public,
             relays=self.settings.relays,
+            maps_ports=self.settings.maps_ports,
             max_upload=self.settings.max_upload,
             max_download=self.settings.max_download,
         )

@@ -202,7 +202,7 @@ class Node:
             host_maddrs=[f"/{family}/{host}/tcp/{port}"],
             identity_path=str(identity_path),
             check_if_identity_free=False,  # True can only read RSA keys
-            nat_port_map=not is_local,
+            nat_port_map=False,  # the daemon asks the router, for all ports (exchange/port_mapping.py)
             auto_nat=not is_local,
             idle_timeout=_P2PD_IDLE_SECONDS,
         )

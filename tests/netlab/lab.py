@@ -29,6 +29,7 @@ Nat = Literal["cone", "symmetric"]
 
 _PREFIX = "spes-netlab-"
 _ROUTER = Path(__file__).with_name("router.py")
+_GATEWAY = Path(__file__).with_name("gateway.py")
 _CLONE_NEWNET = 0x40000000
 _SECONDS = 20.0
 _BRIDGE = "bridge"
@@ -102,6 +103,7 @@ class Home(Host):
         super().__init__(space, addresses)
         self.public_address = public_address
         self.router = router
+        self._telling = threading.Lock()
 
     def forget(self) -> None:
         """All mappings, as a router does that starts again."""
@@ -110,14 +112,36 @@ class Home(Host):
     def forward(self, *ports: int) -> None:
         """Let everybody in at these ports, as its owner can tell a router."""
         for port in ports:
-            self.tell_router(f"forward {port} {self.address}")
+            self.tell_router(f"forward {port} {self.address} {port}")
+
+    def offer_upnp(self, mode: str = "") -> list[str]:
+        """Let the router open ports for who asks, or be one that "refuses", or is "silent"; what it was asked, as it
+        comes."""
+        asked: list[str] = []
+        command = [sys.executable, str(_GATEWAY), self.address, self.public_address, *filter(None, [mode])]
+        self._gateway = self.start(command, stdout=subprocess.PIPE, text=True)
+        lines = self._gateway.stdout
+        assert _line(lines) == "ready"
+
+        def obey() -> None:
+            for line in map(str.split, lines):
+                asked.append(" ".join(line))
+                self.tell_router(f"forward {' '.join(line[1:4])}" if line[0] == "open" else f"close {line[1]}")
+
+        threading.Thread(target=obey, daemon=True).start()
+        return asked
+
+    def offer_upnp_no_more(self) -> None:
+        self._gateway.kill()
+        self._gateway.wait()
 
     def tell_router(self, line: str) -> None:
         assert self.router.stdin is not None
         assert self.router.stdout is not None
-        self.router.stdin.write(f"{line}\n")
-        self.router.stdin.flush()
-        assert _line(self.router.stdout) == "done"
+        with self._telling:
+            self.router.stdin.write(f"{line}\n")
+            self.router.stdin.flush()
+            assert _line(self.router.stdout) == "done"
 
 
 class Lab:

@@ -2,8 +2,8 @@
 
 `python router.py LAN WAN ADDRESS cone|symmetric FORGET_SECONDS DELAY_SECONDS` makes both devices in the namespace in
 which it runs, and says "ready". It obeys lines on its standard input ("address A.B.C.D", "forget", "forward PORT
-A.B.C.D"), answers each with "done", and ends with it. Bandwidth is not its business: the devices' queues are shaped
-with tc.
+A.B.C.D PORT", "close PORT"), answers each with "done", and ends with it. Bandwidth is not its business: the devices'
+queues are shaped with tc.
 """
 
 import contextlib
@@ -89,8 +89,9 @@ def _obey(lines: str, translation: Translation) -> bool:
     for line in lines.splitlines():
         command, *words = line.split()
         if command == "forward":
-            port = int(words[0])
-            translation.forwards[port] = socket.inet_aton(words[1]) + port.to_bytes(2, "big")
+            translation.forwards[int(words[0])] = socket.inet_aton(words[1]) + int(words[2]).to_bytes(2, "big")
+        elif command == "close":
+            translation.forwards.pop(int(words[0]), None)
         else:  # a router with a new address forgets, too
             translation.public = socket.inet_aton(words[0]) if words else translation.public
             translation.forget()
