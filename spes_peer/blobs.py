@@ -10,21 +10,23 @@ written whole, pieces first: a data file that exists is complete. What comes fro
 before it gets here. Reads trust the disk; who must be sure of it asks `is_sound` first.
 
 Who adds a blob, or finds that it has it already, holds `<folder>/.lock` shared meanwhile and makes the file as new
-(`renew`). Who collects holds it exclusively and takes a blob only as it was when that was decided (`remove_if`). So no
-process loses a blob that it has just put, and with the lock held exclusively every unfinished file is a killed
-process's. The kernel gives the lock back when a process dies; nobody waits for it for longer than a rename takes.
+(`renew`). Who collects holds it exclusively and takes blobs only as they were when that was decided
+(`remove_as_found`). So no process loses a blob that it has just put, and with the lock held exclusively every
+unfinished file is a killed process's. The kernel gives the lock back when a process dies. Who collects waits a second
+for it and tries another time; the others wait for as long as it takes to rename a few files.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NewType
+from typing import BinaryIO, NewType
 
 from spes_peer.errors import BadMessage, BlobMissing
 from spes_peer.files import UNFINISHED, our_disk, replacing, write_whole
@@ -32,6 +34,9 @@ from spes_peer.files import UNFINISHED, our_disk, replacing, write_whole
 PIECE_BYTES = 1 << 20
 DIGEST_BYTES = 32
 _LOCK = ".lock"
+_LOCK_SECONDS = 1.0
+_LOCK_PAUSE_SECONDS = 0.002  # a process that puts blob after blob hashes each before it takes the lock
+_REMOVED_AT_ONCE = 32
 
 BlobName = NewType("BlobName", str)  # 64 hexadecimal digits
 
@@ -109,7 +114,7 @@ class BlobStore:
         """Store `content` under its name; cheap if it is there already."""
         digests = digests_of(content)
         name = name_of(digests)
-        with self._locked(fcntl.LOCK_SH):
+        with self._sharing():
             if not self._renew(name):
                 path = self.path(name)
                 with our_disk(self.folder):
@@ -122,7 +127,7 @@ class BlobStore:
     def adopt(self, name: str, data: Path, digests: bytes) -> None:
         """Take over a file, complete and verified and on the same disk, as the blob `name`."""
         path = self.path(name)
-        with self._locked(fcntl.LOCK_SH), our_disk(self.folder):
+        with self._sharing(), our_disk(self.folder):
             path.parent.mkdir(exist_ok=True)
             write_whole(self.pieces_path(name), digests, lasts=False)
             with data.open("rb") as file:
@@ -133,7 +138,7 @@ class BlobStore:
         """Whether the blob is here. Whoever was about to remove it leaves it then: it is in use again."""
         if not self.has(name):
             return False
-        with self._locked(fcntl.LOCK_SH):
+        with self._sharing():
             return self._renew(name)
 
     def _renew(self, name: str) -> bool:
@@ -204,39 +209,65 @@ class BlobStore:
                         strays.append(path)
         return blobs, strays
 
-    def remove_if(self, found: Found) -> bool:
-        """Remove a blob, unless it was written or renewed since it was found, or somebody just puts something."""
-        path, doomed = self.path(found.name), self.path(found.name).with_name(f".{found.name}{UNFINISHED}")
-        with our_disk(self.folder):
-            try:
-                with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    if _version(path.stat()) != found.version:
-                        return False
-                    os.replace(path, doomed)
-                    self.pieces_path(found.name).unlink(missing_ok=True)
-            except (BlockingIOError, FileNotFoundError):
-                return False
-            doomed.unlink(missing_ok=True)  # of a large file this takes a while
+    def remove_as_found(self, blobs: Iterable[Found]) -> list[Found]:
+        """Remove those blobs that nobody has written or renewed since they were found, a few at a time; which those
+        are. It gives up for now where somebody puts something all the while. Blocks: call it in a thread."""
+        removed, blobs = [], iter(blobs)
+        while some := list(itertools.islice(blobs, _REMOVED_AT_ONCE)):
+            with self._locked_alone() as is_locked:
+                gone = [one for one in some if is_locked and self._set_aside(one)]
+            with our_disk(self.folder):
+                for one in gone:  # of large files this takes a while
+                    self._doomed_path(one).unlink(missing_ok=True)
+            removed += gone
+            if not is_locked:
+                break
+        return removed
+
+    def _set_aside(self, found: Found) -> bool:
+        path = self.path(found.name)
+        try:
+            with our_disk(self.folder):
+                if _version(path.stat()) != found.version:
+                    return False
+                os.replace(path, self._doomed_path(found))
+                self.pieces_path(found.name).unlink(missing_ok=True)
+        except FileNotFoundError:
+            return False
         return True
+
+    def _doomed_path(self, found: Found) -> Path:
+        return self.path(found.name).with_name(f".{found.name}{UNFINISHED}")
 
     def remove_strays(self, strays: Iterable[Path]) -> int:
         """Remove what killed processes have left, of files that were found to be no blob's; how many those were."""
         num_removed = 0
-        with our_disk(self.folder), contextlib.suppress(BlockingIOError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            for path in strays:
+        with self._locked_alone() as is_locked, our_disk(self.folder):
+            for path in strays if is_locked else ():
                 if not path.with_suffix(".data").exists():  # or the blob has come meanwhile
                     path.unlink(missing_ok=True)
                     num_removed += 1
         return num_removed
 
     @contextlib.contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        """Hold the lock of the store; `BlockingIOError` where it is not free and `how` does not wait."""
-        with our_disk(self.folder):
-            file = (self.folder / _LOCK).open("ab")
-        with file:
-            fcntl.flock(file, how)
+    def _sharing(self) -> Iterator[None]:
+        """Hold the lock of the store together with others who put."""
+        with self._lock_file() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
             yield
+
+    @contextlib.contextmanager
+    def _locked_alone(self) -> Iterator[bool]:
+        """Hold the lock of the store alone, if it is to be had soon; whether it was."""
+        until = time.monotonic() + _LOCK_SECONDS
+        with self._lock_file() as file:
+            while not (is_locked := _try_to_lock(file)) and time.monotonic() < until:
+                time.sleep(_LOCK_PAUSE_SECONDS)
+            yield is_locked
+
+    def _lock_file(self) -> BinaryIO:
+        with our_disk(self.folder):
+            return (self.folder / _LOCK).open("ab")
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
@@ -249,6 +280,14 @@ class BlobStore:
     def names(self) -> Iterator[BlobName]:
         for path in self.folder.glob("??/*.data"):
             yield BlobName(path.stem)
+
+
+def _try_to_lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _version(stat: os.stat_result) -> Version:

@@ -53,8 +53,9 @@ class Needs:
     """See `Shards`; what stays may be among them."""
     served: AbstractSet[str] = frozenset()
     """Stays for now, and grows old all the same: others ask for what they like."""
-    is_writing: bool = False
-    """More is being written than fits into a round, and nothing can name it yet: a snapshot."""
+    writing_since: int | None = None
+    """The newest record when something was begun that takes longer than a round and that nothing can name before it is
+    done: a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,25 @@ class Stored:
     """Among data: the higher, the later training comes to it."""
 
 
-def marked(found: Iterable[Found], needs: Needs, marks: Mapping[Key, Mark]) -> dict[Key, Mark]:
-    """What to remember of this look; what has gone is forgotten, and what has changed is new."""
-    return {(one.name, one.is_partial): _mark(one, needs, marks.get((one.name, one.is_partial))) for one in found}
+def marked(found: Iterable[Found], needs: Needs, marks: Mapping[Key, Mark], newest_round: int) -> dict[Key, Mark]:
+    """What to remember of this look; what has gone is forgotten, and what has changed is new. `newest_round` is the
+    newest record's when all had been found: it may have come since it was asked what is needed, and blobs with it."""
+    return {(one.name, one.is_partial): _mark(one, needs, marks, newest_round) for one in found}
 
 
-def _mark(found: Found, needs: Needs, before: Mark | None) -> Mark:
+def _mark(found: Found, needs: Needs, marks: Mapping[Key, Mark], newest_round: int) -> Mark:
+    before = marks.get((found.name, found.is_partial))
     is_needed = found.name in needs.stays or found.name in needs.later
-    unneeded_round = None if is_needed else needs.round
-    if before is None or before.version != found.version or (needs.is_writing and not is_needed):
-        return Mark(found.version, needs.round, unneeded_round)
+    unneeded_round = None if is_needed else newest_round
+    if before is None or before.version != found.version or _may_be_written(before, needs):
+        return Mark(found.version, newest_round, unneeded_round)
     if unneeded_round is not None and before.unneeded_round is not None:
         unneeded_round = before.unneeded_round
     return Mark(found.version, before.seen_round, unneeded_round)
+
+
+def _may_be_written(mark: Mark, needs: Needs) -> bool:
+    return needs.writing_since is not None and mark.seen_round >= needs.writing_since
 
 
 def judged(found: Iterable[Found], needs: Needs, marks: Mapping[Key, Mark]) -> Iterator[Stored]:
@@ -104,7 +111,7 @@ def _use(name: str, needs: Needs, mark: Mark) -> Use:
         return Use.STAYS
     if name in needs.later:
         return Use.LATER
-    if needs.is_writing or needs.round <= mark.seen_round or mark.unneeded_round is None:
+    if needs.round <= mark.seen_round or mark.unneeded_round is None:
         return Use.STAYS
     return Use.NONE if needs.round >= mark.unneeded_round + GRACE_RECORDS else Use.PASSED
 

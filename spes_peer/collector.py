@@ -32,7 +32,7 @@ MOST_AHEAD_BYTES = 1 << 30
 TROUBLE = "disk limit"
 """Key on the board."""
 _LOOK_SECONDS = 10.0
-_SERVED_SECONDS = 60.0  # a slow line takes a piece every half minute
+_SERVED_SECONDS = 10.0  # between two requests of one transfer
 
 WantedShards = Callable[[Record, int], Shards]
 """What a node wants of the run's data in the round that a record opened, with room for so many bytes ahead of it."""
@@ -46,6 +46,8 @@ class _Disk:
     other_bytes: int
     """Of the state folder, without the blobs."""
     free_bytes: int
+    newest_round: int
+    """Of the newest record, when all of that had been found."""
 
     @property
     def blob_bytes(self) -> int:
@@ -88,7 +90,7 @@ class Collector:
         if head is None:
             return
         stays = self._snapshots.needed() | node.fetcher.running
-        needs = Needs(head.round, stays, is_writing=self._snapshots.num_being_made > 0)
+        needs = Needs(head.round, stays, writing_since=self._snapshots.being_made_since)
         served = node.holdings.served_within(_SERVED_SECONDS)
         gone = await asyncio.to_thread(self._collect, head.record, needs, served)
         parts = [found for found in gone if found.is_partial and found.name not in node.fetcher.running]
@@ -100,19 +102,19 @@ class Collector:
         """Remove what has to go of whole blobs; what has to go of others."""
         disk, store = self._disk(), self._node.blobs
         certain = _with(needs, self._wanted(record, 0))
-        self._marks = marked(disk.found, certain, self._marks)
+        self._marks = marked(disk.found, certain, self._marks, disk.newest_round)
         staying = [one.found for one in judged(disk.found, certain, self._marks) if one.use == Use.STAYS]
         stays_bytes = sum(one.size_bytes for one in staying)
         self._tell(disk.other_bytes + stays_bytes)
         # by the next look as much may come as since the newest record, and the next snapshot
         coming_bytes = sum(one.size_bytes for one in staying if one.name not in certain.stays)
-        coming_bytes += 0 if needs.is_writing else state_bytes(self._node.layout)
+        coming_bytes += 0 if needs.writing_since is not None else state_bytes(self._node.layout)
         room_bytes = self._room_bytes(disk) - coming_bytes
         least = least_bytes(self._node.layout)
         self.ahead_bytes = int(max(0, min(MOST_AHEAD_BYTES, room_bytes - max(stays_bytes, least))))
         needs = replace(_with(needs, self._wanted(record, self.ahead_bytes)), served=served)
         gone = to_remove(judged(disk.found, needs, self._marks), room_bytes)
-        removed = [found for found in gone if not found.is_partial and store.remove_if(found)]
+        removed = store.remove_as_found(found for found in gone if not found.is_partial)
         self.used_bytes = disk.other_bytes + disk.blob_bytes - sum(found.size_bytes for found in removed)
         logger.debug("collected blobs=%d of=%d used_bytes=%d", len(removed), len(disk.found), self.used_bytes)
         return [found for found in gone if found.is_partial]
@@ -123,7 +125,8 @@ class Collector:
         if strays and (num_removed := store.remove_strays(strays)):
             logger.info("removed what killed processes have left files=%d", num_removed)
         other_bytes = _bytes_in(folder, besides=store.folder)
-        return _Disk([*whole, *self._node.holdings.unfinished()], other_bytes, shutil.disk_usage(folder).free)
+        found = [*whole, *self._node.holdings.unfinished()]
+        return _Disk(found, other_bytes, shutil.disk_usage(folder).free, self._node.head_round)
 
     def _room_bytes(self, disk: _Disk) -> float:
         """That blobs may take."""

@@ -49,8 +49,8 @@ class SnapshotStore:
         self._path = node.folder.snapshots
         self.kept = self._read()
         """Newest first."""
-        self.num_being_made = 0
-        """Snapshots whose blobs are being written: nothing can name those yet."""
+        self.being_made_since: int | None = None
+        """The newest record when the snapshot was begun whose blobs are being written: nothing can name those yet."""
         self._fetched: Snapshot | None = None
         """The last one that was asked for, which what this node holds may stand on."""
         self._updates: dict[int, frozenset[str]] = {}
@@ -123,7 +123,7 @@ class SnapshotStore:
 
     async def _have(self, wanted: Sequence[Wanted], what: str) -> Fetched:
         damaged = await self._node.fetcher.set_aside_damaged([name for name, _size, _sources in wanted])
-        missing = [one for one in wanted if not self._node.blobs.has(one[0])]
+        missing = [one for one in wanted if not self._node.blobs.renew(one[0])]
         # each in an order of its own, so that several who come at once serve each other
         await self._node.fetcher.fetch_all(random.sample(missing, len(missing)))
         if damaged:
@@ -142,11 +142,11 @@ class SnapshotStore:
     @contextlib.contextmanager
     def being_made(self) -> Iterator[None]:
         """While the blocks of a snapshot are written that is kept next."""
-        self.num_being_made += 1
+        self.being_made_since = self._node.head_round
         try:
             yield
         finally:
-            self.num_being_made -= 1
+            self.being_made_since = None
 
     def drop_from(self, round: int) -> None:
         """Forget the states after record `round` and later ones: the chain has other records there now."""

@@ -61,9 +61,9 @@ class Looks:
     def __init__(self) -> None:
         self.marks: dict[Key, Mark] = {}
 
-    def use(self, round: int, written_at: int = 0, **needs: object) -> Use:
+    def use(self, round: int, written_at: int = 0, newest: int = 0, **needs: object) -> Use:
         here, needed = found(7, written_at), Needs(round, **{"stays": frozenset(), **needs})  # type: ignore[arg-type]
-        self.marks = marked([here], needed, self.marks)
+        self.marks = marked([here], needed, self.marks, max(round, newest))
         return next(judged([here], needed, self.marks)).use
 
 
@@ -73,6 +73,11 @@ NEEDED = {"stays": frozenset({name_of(7)})}
 def test_a_blob_made_since_the_newest_record_stays_until_the_next_and_goes_for_good_one_later() -> None:
     looks = Looks()
     assert [looks.use(round) for round in (5, 5, 6, 6, 7)] == [Use.STAYS, Use.STAYS, Use.PASSED, Use.PASSED, Use.NONE]
+
+
+def test_a_blob_that_came_with_a_record_during_the_look_is_of_that_records_round() -> None:
+    looks = Looks()
+    assert [looks.use(5, newest=6), looks.use(6), looks.use(7)] == [Use.STAYS, Use.STAYS, Use.PASSED]
 
 
 def test_a_blob_that_is_renewed_is_as_one_just_made_whatever_its_clock_says() -> None:
@@ -98,11 +103,16 @@ def test_a_chain_that_goes_back_costs_no_blob_of_its_open_round() -> None:
     assert [looks.use(round) for round in (7, 8, 9)] == [Use.STAYS] * 3
 
 
-def test_while_a_snapshot_is_written_nothing_unknown_goes_nor_grows_old() -> None:
+def test_what_is_made_while_a_snapshot_is_written_does_not_grow_old_before_that_is_done() -> None:
+    looks = Looks()
+    assert [looks.use(round, writing_since=4) for round in (5, 6, 9)] == [Use.STAYS] * 3
+    assert [looks.use(round) for round in (9, 10, 11)] == [Use.STAYS, Use.PASSED, Use.NONE]
+
+
+def test_what_was_there_before_a_snapshot_is_written_grows_old_all_the_same() -> None:
     looks = Looks()
     looks.use(5)
-    assert looks.use(9, is_writing=True) == Use.STAYS
-    assert [looks.use(round) for round in (9, 10, 11)] == [Use.STAYS, Use.PASSED, Use.NONE]
+    assert [looks.use(round, writing_since=6) for round in (6, 7)] == [Use.PASSED, Use.NONE]
 
 
 def test_what_is_served_stays_for_as_long_and_grows_old_meanwhile() -> None:
@@ -141,7 +151,7 @@ def test_over_a_long_run_of_chance_nothing_of_use_goes_and_nothing_else_stays(se
                 stays = frozenset(name_of(one) for one, until in needed_until.items() if until >= round)
                 needs = Needs(round, stays)
                 here = list(on_disk.values())
-                marks = marked(here, needs, marks)
+                marks = marked(here, needs, marks, round)
                 gone = to_remove(judged(here, needs, marks), chance.choice((0, 10**9)))
                 for one in gone:
                     number = int(one.name, 16)
@@ -151,5 +161,5 @@ def test_over_a_long_run_of_chance_nothing_of_use_goes_and_nothing_else_stays(se
     needs = Needs(round + 10, frozenset())
     for later in range(GRACE_RECORDS + 1):
         needs = Needs(round + 10 + later, frozenset())
-        marks = marked(on_disk.values(), needs, marks)
+        marks = marked(on_disk.values(), needs, marks, needs.round)
     assert set(to_remove(judged(on_disk.values(), needs, marks), 10**9)) == set(on_disk.values())

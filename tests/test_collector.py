@@ -1,7 +1,6 @@
 """What the collector does to a real disk: several processes use it, and each of them may be killed at any instant."""
 
 import asyncio
-import fcntl
 import os
 import random
 import shutil
@@ -17,7 +16,7 @@ from state_nodes import Joiner, World, world_of
 
 from spes_peer import collector as collector_module
 from spes_peer import troubles
-from spes_peer.blobs import PIECE_BYTES, Blob, BlobStore, digests_of, name_of
+from spes_peer.blobs import Blob, BlobStore, digests_of, name_of
 from spes_peer.collection import Shards
 from spes_peer.collector import Collector, least_bytes, state_bytes
 from spes_peer.errors import PeerError
@@ -29,7 +28,7 @@ from spes_peer.run.records import Record
 from spes_peer.snapshots import SnapshotStore
 
 SHARD_BYTES = 30_000
-NUM_SHARDS = 8
+NUM_SHARDS = 6
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +97,7 @@ async def test_over_a_long_run_the_limit_is_kept_and_nothing_that_is_needed_goes
     limit = peer.collector.max_bytes = folder_bytes + 150_000 + least_bytes(peer.node.layout)
     before_looks, after, evicted = [], [], False
     begin(world)
-    for round in range(8, 25):
+    for round in range(8, 19):
         world.give_updates(peer.node, [round])
         world.grow(1)
         await peer.joiner.catch_up()
@@ -117,12 +116,12 @@ async def test_over_a_long_run_the_limit_is_kept_and_nothing_that_is_needed_goes
     assert max(before_looks) <= 1.1 * limit  # a shard came since the last look
     assert evicted
     assert not troubles.board.texts
-    assert [snapshot.round for snapshot in peer.joiner.replica.snapshots] == [24, 22]
+    assert [snapshot.round for snapshot in peer.joiner.replica.snapshots] == [18, 16]
     peer.node.list_snapshots = lambda: peer.joiner.replica.snapshots
     late = Joiner(await world.start_node(), world)  # what is kept is enough for others
     await world.stop_node(source)
     await late.catch_up()
-    assert late.replica.applied == 24
+    assert late.replica.applied == 18
 
 
 async def test_without_a_limit_data_stays_and_what_nothing_needs_goes(world: World) -> None:
@@ -195,17 +194,20 @@ async def test_pieces_of_what_nobody_fetches_any_more_go(world: World) -> None:
 
 
 async def test_what_is_being_served_stays_until_that_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = await Peer.of(world, max_bytes=1)
-    blob = peer.blobs.put(bytes(PIECE_BYTES + 1))
-    small = peer.blobs.put(b"of which the first piece is the last")
+    peer, taker = await Peer.of(world, max_bytes=1), await world.start_node()
+    content = random.Random(1).randbytes(3 << 20)
+    blob = peer.blobs.put(content)
     await peer.age(world, 1)
-    for name in (blob.name, small.name):
-        peer.node.holdings.read_piece(name, 0)
-    await peer.age(world, 3)
-    assert peer.names() == {blob.name}
+    taker.fetcher._means.download = Pace(4 << 20)
+    taking = asyncio.create_task(taker.fetcher.fetch(blob.name, blob.size_bytes, [peer.node.peer_id]))
+    await eventually(lambda: bool(taker.holdings.have(blob.name).pieces))
+    await peer.age(world, 4)
+    await taking
+    assert taker.blobs.read(blob.name) == content
+    assert peer.names() == {blob.name}  # it may be asked for more
     monkeypatch.setattr(collector_module, "_SERVED_SECONDS", 0.0)
-    await peer.age(world, 2)
-    assert not peer.blobs.has(blob.name)
+    await peer.collector.look()
+    assert peer.names() == set()
 
 
 async def test_who_fetches_what_has_just_been_collected_hears_so_and_takes_it_of_another(world: World) -> None:
@@ -226,12 +228,21 @@ async def test_a_snapshot_that_takes_many_rounds_to_write_is_not_collected_befor
     store: SnapshotStore = peer.joiner.replica.store
     snapshot = world.snapshot(2)
     with store.being_made():
-        for part in range(3):
-            world.give_snapshot(peer.node, 2)  # block after block
-            await peer.age(world, 3 + part)
+        world.give_snapshot(peer.node, 2)
+        await peer.age(world, 4)
         store.keep(snapshot)
     await peer.age(world, 3)
     assert {block.blob for block in snapshot.blocks} == peer.names()
+
+
+async def test_a_snapshot_that_is_asked_for_is_not_taken_by_a_look_that_has_begun(world: World) -> None:
+    begin(world)
+    source, peer = world.nodes[0], await Peer.of(world)
+    world.give_snapshot(peer.node, 6)
+    decided, _ = peer.blobs.found()
+    await peer.joiner.replica.store.fetch(world.snapshot(6))
+    assert peer.blobs.remove_as_found(decided) == []
+    assert source.traffic.sent_bytes == 0
 
 
 async def test_what_killed_processes_have_left_is_removed(world: World) -> None:
@@ -274,26 +285,27 @@ def test_a_blob_that_was_put_again_since_it_was_found_is_not_removed(tmp_path: P
     (before,), _ = store.found()
     for use_again in (lambda: store.put(b"content"), lambda: store.renew(blob.name)):
         use_again()
-        assert not store.remove_if(before)
+        assert store.remove_as_found([before]) == []
         (now,), _ = store.found()
         assert now != before
         before = now
-    assert store.remove_if(before)
-    assert not store.remove_if(before)
+    assert store.remove_as_found([before]) == [before]
+    assert store.remove_as_found([before]) == []
     assert not store.renew(blob.name)
     assert os.listdir(store.path(blob.name).parent) == []
 
 
-def test_nothing_is_removed_while_somebody_puts(tmp_path: Path) -> None:
+def test_nothing_is_removed_while_somebody_puts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spes_peer.blobs._LOCK_SECONDS", 0.02)
     store, other = BlobStore(tmp_path / "blobs"), BlobStore(tmp_path / "blobs")
     store.put(b"content")
     (found,), _ = store.found()
     stray = store.path(found.name).with_suffix(".stray")
     stray.write_bytes(b"")
-    with other._locked(fcntl.LOCK_SH):
-        assert not store.remove_if(found)
+    with other._sharing():
+        assert store.remove_as_found([found]) == []
         assert store.remove_strays([stray]) == 0
-    assert store.remove_if(found)
+    assert store.remove_as_found([found]) == [found]
     assert store.remove_strays([stray]) == 1
 
 
@@ -307,8 +319,8 @@ while True:
     needs = Needs(int(round.read_text()), frozenset())
     found, strays = store.found()
     store.remove_strays(strays)
-    marks = marked(found, needs, marks)
-    num_removed = sum(map(store.remove_if, to_remove(judged(found, needs, marks), 0)))
+    marks = marked(found, needs, marks, int(round.read_text()))
+    num_removed = len(store.remove_as_found(to_remove(judged(found, needs, marks), 0)))
     print(num_removed, flush=True)
 """
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from daemon_parts import FakeTrainer, following, make_node
 
+from spes_peer.blobs import digests_of, name_of
 from spes_peer.daemon.replica import Replica
 from spes_peer.errors import ChildFailed
 from spes_peer.identity import Identity
@@ -51,9 +52,9 @@ class Scene:
 
     def state_after(self, round: int) -> tuple[BlockName, ...]:
         """What `FakeTrainer` makes of record `round`."""
-        layout, blobs = self.node.layout, self.node.blobs
+        layout = self.node.layout
         return tuple(
-            BlockName(block.id, blobs.put(f"{round} {block.id}".encode()).name, layout.state_bytes(block))
+            BlockName(block.id, name_of(digests_of(f"{round} {block.id}".encode())), layout.state_bytes(block))
             for block in layout.blocks
         )
 
@@ -167,17 +168,17 @@ async def test_a_snapshot_that_is_fetched_or_loaded_is_needed_until_two_newer_on
 
 async def test_while_a_trainer_writes_a_snapshot_it_is_said_that_one_is_being_made(scene: Scene) -> None:
     scene.grow(SNAPSHOT_ROUNDS)
-    being_made: list[int] = []
+    being_made: list[int | None] = []
     apply_record = scene.trainer.apply_record
 
     async def apply(content: bytes, keep_snapshot: bool) -> Any:
-        being_made.append(scene.replica.store.num_being_made)
+        being_made.append(scene.replica.store.being_made_since)
         return await apply_record(content, keep_snapshot)
 
     scene.trainer.apply_record = apply  # type: ignore[method-assign]
     await scene.catch_up()
-    assert being_made == [0, 1]
-    assert scene.replica.store.num_being_made == 0
+    assert being_made == [None, SNAPSHOT_ROUNDS]
+    assert scene.replica.store.being_made_since is None
 
 
 async def test_a_trainer_that_dies_leaves_the_state_as_it_was(scene: Scene) -> None:

@@ -10,6 +10,8 @@ import hashlib
 import logging
 import os
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spes_peer.blobs import DIGEST_BYTES, PIECE_BYTES, BlobName, BlobStore, Found, check_name, num_pieces_of
@@ -145,6 +147,8 @@ class Holdings:
     def __init__(self, store: BlobStore) -> None:
         self.store = store
         self._partial: dict[BlobName, PartialBlob] = {}
+        self._serving: Counter[str] = Counter()
+        """To how many at once."""
         self._served_at: dict[str, float] = {}
 
     def have(self, name: str) -> Have:
@@ -165,13 +169,7 @@ class Holdings:
 
     def read_piece(self, name: str, index: int) -> bytes:
         """`BlobMissing` for a piece that is not here."""
-        piece = self._read_piece(check_name(name), index)
-        if index or len(piece) == PIECE_BYTES:  # or that was all of it
-            self._served_at[name] = time.monotonic()
-        return piece
-
-    def _read_piece(self, name: BlobName, index: int) -> bytes:
-        if (partial := self._partial.get(name)) is not None:
+        if (partial := self._partial.get(check_name(name))) is not None:
             # It may be on its way into the store at this very moment.
             with contextlib.suppress(FileNotFoundError):
                 return partial.read_piece(index)
@@ -217,11 +215,23 @@ class Holdings:
                 found.append(Found.at(path, is_partial=True))
         return found
 
+    @contextlib.contextmanager
+    def serving(self, name: str) -> Iterator[None]:
+        """While pieces of a blob are sent to somebody."""
+        self._serving[name] += 1
+        try:
+            yield
+        finally:
+            self._serving[name] -= 1
+            if not self._serving[name]:
+                del self._serving[name]
+            self._served_at[name] = time.monotonic()
+
     def served_within(self, seconds: float) -> frozenset[str]:
-        """Blobs of several pieces of which somebody was given one in the last so many seconds, and may want the next.
-        What is older is forgotten."""
+        """Blobs that are being served, or were in the last so many seconds: who takes one asks for a few pieces at a
+        time. What is older is forgotten."""
         since = time.monotonic() - seconds
         for name, at in list(self._served_at.items()):
             if at < since:
                 self._served_at.pop(name, None)
-        return frozenset(self._served_at)
+        return frozenset(self._served_at) | frozenset(self._serving)

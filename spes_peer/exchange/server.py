@@ -293,6 +293,7 @@ class _Service:
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
         with (
             self._slots.hold(line.caller),
+            self._holdings.serving(request.name),
             self._uploads.noting(request.name, line.caller, request.pieces) as unsent,
         ):
             if request.with_digests:
