@@ -308,8 +308,9 @@ def entry_decoders() -> list[Decoder]:
     def introduced(content: bytes) -> None:
         answer = frames.message_in(children_pb2.Frame(kind="Description", body=content))
         assert isinstance(answer, peer_pb2.Description)
+        address = parse_address(ADDRESS)
         with pytest.raises(SpesError):  # nobody signed the manifest
-            introduction._checked(answer, parse_address(ADDRESS), TLS.certificate_der)
+            introduction._checked(answer, address, address.endpoint, TLS.certificate_der)
 
     return [
         Decoder("DHT entry", entry, signed, cost=3),
