@@ -1,6 +1,7 @@
 """Shares of the batch, ranges of data, reducers and candidates."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -17,13 +18,15 @@ from spes_peer.rounds.assignment import (
     bootstraps_of,
     candidates_after,
     joined,
+    most_shares,
     rendezvous,
     share_batch,
+    share_within,
     split,
 )
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import BlockId, Contributor, DataRange, Record, RosterEntry, Update
+from spes_peer.run.records import BlockId, Contributor, DataRange, Record, RosterEntry, Update, first_record
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(11, 19)]
 speeds_of_some = st.dictionaries(
@@ -245,3 +248,42 @@ def test_nothing_is_assigned_ahead_of_the_end_of_the_run(manifest: Manifest) -> 
     last = manifest.training.total_steps - 20
     shares, _ = assign_data(genesis(Layout(overlapping)), (), last, {PEERS[0]: 1}, overlapping)
     assert (shares[PEERS[0]].ahead, sum(part.num_sequences for part in shares[PEERS[0]].ranges)) == ((), 20)
+
+
+def after_training(had: dict[PeerId, int]) -> tuple[Record, tuple[Update, ...]]:
+    """A record in which these peers had so many sequences per step, and the updates that count what they trained."""
+    roster = tuple(RosterEntry(peer, 1, (0,), (), had[peer]) for peer in sorted(had))
+    record = replaced(first_record(b"", (), (), 0.0), roster=roster)
+    if not had:
+        return record, ()
+    counted = tuple(Contributor(peer, 1, 1.0, 1.0) for peer in sorted(had))
+    return record, (Update(BlockId("shared/0000"), BlobName("ab" * 32), 1, counted, ()),)
+
+
+@given(
+    st.dictionaries(st.sampled_from([PeerId(f"peer {i}") for i in range(12)]), st.floats(0, 1e12), min_size=1),
+    st.integers(1, 64),
+    st.dictionaries(st.sampled_from([PeerId(f"peer {i}") for i in range(12)]), st.integers(1, 40)),
+)
+def test_nobody_gets_more_than_twice_what_counted_or_an_equal_part(
+    speeds: dict[PeerId, float], batch: int, had: dict[PeerId, int]
+) -> None:
+    most = most_shares(*after_training(had), speeds, batch)
+    shares = share_within(speeds, batch, most)
+    assert sum(shares.values()) == max(batch, len(speeds))
+    equal = math.ceil(max(batch, len(speeds)) / len(speeds))
+    for peer, share in shares.items():
+        assert 1 <= share <= max(equal, 2 * had.get(peer, 0))
+
+
+def test_a_claim_of_speed_wins_the_batch_round_by_round_and_only_while_what_it_trains_counts() -> None:
+    liar, *others = (PeerId(f"peer {i}") for i in range(8))
+    speeds = {liar: 1e12} | dict.fromkeys(others, 100.0)
+    had: dict[PeerId, int] = {}
+    shares = []
+    for _ in range(4):
+        had = share_within(speeds, 64, most_shares(*after_training(had), speeds, 64))
+        shares.append(had[liar])
+    assert shares == [8, 16, 32, 57]
+    record, _ = after_training(had)
+    assert share_within(speeds, 64, most_shares(record, (), speeds, 64))[liar] == 8

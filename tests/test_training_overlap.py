@@ -13,7 +13,7 @@ from spes_peer.identity import PeerId
 from spes_peer.run.records import DataRange
 from spes_peer.sync.encoding import decode
 from spes_peer.training.trainer import Trainer
-from spes_peer.training.work import LoadState, RoundTrained, TrainAhead, TrainRound
+from spes_peer.training.work import LoadState, RoundTrained, TrainAhead, TrainRound, TryExpert
 
 OVERLAP = 4
 SEQUENCE = 32
@@ -229,3 +229,39 @@ def test_nothing_is_trained_ahead_of_a_round_that_was_not_offered(tmp_path: Path
     overlapping.work(PEERS[0])
     with pytest.raises(SpesError, match="before round 0 is offered"):
         overlapping.train_ahead(PEERS[0])
+
+
+def test_to_test_anothers_expert_between_steps_changes_nothing_of_them(tmp_path: Path) -> None:
+    """With momentum, too: of that a test uses what is there, and leaves it."""
+    found = []
+    for folder in ("tested", "untested"):
+        overlapping = Overlapping(tmp_path / folder, (0,), (1,), expert_outer="nesterov", shared_outer="nesterov")
+        for _ in range(2):
+            trained, trainer = overlapping.train(), overlapping[0]
+            blocks = {block.id for block in trainer._layout.expert_blocks(2)}
+            blobs = tuple(offer.blob for offer in trained[PEERS[1]].offers if offer.block in blocks)
+            task = TryExpert(overlapping.swarm.round, 2, blobs, 0, 2)
+            work = TrainAhead(
+                overlapping.swarm.round,
+                (overlapping.swarm.round + 1) * STEPS,
+                OVERLAP,
+                (overlapping.ahead[PEERS[0]],),
+                SEQUENCES_PER_STEP,
+                FOR_EVER,
+            )
+            losses = []
+
+            def between_steps(trainer: Trainer = trainer, task: TryExpert = task, losses: list[float] = losses) -> bool:
+                if folder == "tested":  # noqa: B023
+                    losses.append(trainer.try_expert(task).loss_after)
+                return True
+
+            trainer.train_ahead(work, between_steps=between_steps)
+            assert len(set(losses)) <= 1  # what is tried is the public state, however far training has come
+            applied = overlapping.swarm.apply(overlapping.swarm.updates(trained))
+        found.append((applied[PEERS[0]].state_root, shared(trainer), master(trainer, 0), trainer._optimizer.moments()))
+    (root, ours, owned, moments), (other_root, others, others_owned, other_moments) = found
+    assert root == other_root
+    assert torch.equal(ours, others)
+    assert torch.equal(owned, others_owned)
+    assert all(torch.equal(moments[name], other_moments[name]) for name in moments)

@@ -21,6 +21,32 @@ def rendezvous(key: str, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     return tuple(sorted(peers, key=lambda peer: hashlib.sha256(f"{peer} {key}".encode()).digest()))
 
 
+def most_shares(record: Record, updates: Iterable[Update], peers: Collection[PeerId], batch: int) -> dict[PeerId, int]:
+    """How many sequences per step each of `peers` may get behind `record`, whose round `updates` close: an equal part
+    of the batch, or twice what it had if its training counted. A speed is a claim: nobody gets far by it alone."""
+    equal = -(-max(batch, len(peers)) // max(1, len(peers)))
+    counted = tokens_by_peer(updates)
+    had = {entry.peer_id: entry.sequences_per_step for entry in record.roster if entry.peer_id in counted}
+    return {peer: max(equal, 2 * had.get(peer, 0)) for peer in peers}
+
+
+def share_within(speeds: Mapping[PeerId, float], batch_sequences: int, most: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """`share_batch`, nobody with more than its `most`; what that leaves goes to the others. All of `most` together are
+    at least the batch."""
+    shares: dict[PeerId, int] = {}
+    free, room = dict(speeds), batch_sequences
+    while free:
+        found = share_batch(free, room)
+        full = {peer for peer, count in found.items() if count > most[peer]}
+        if not full:
+            shares |= found
+            break
+        shares |= {peer: most[peer] for peer in full}
+        room -= sum(most[peer] for peer in full)
+        free = {peer: speed for peer, speed in free.items() if peer not in full}
+    return {peer: shares[peer] for peer in speeds}
+
+
 def share_batch(speeds: Mapping[PeerId, float], batch_sequences: int) -> dict[PeerId, int]:
     """Sequences per step for each peer: by speed, largest remainder, at least one; together `batch_sequences`.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from spes_peer.identity import PeerId
-from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, pool_after
+from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates_after, most_shares, pool_after
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.contributions import weights
 from spes_peer.rounds.messages import Contribution, ReduceInput, Verdict
@@ -125,7 +125,13 @@ def _roster(case: _Case) -> str | None:
             return f"{entry.peer_id} trains {entry.sequences_per_step} sequences per step"
     shared = sum(entry.sequences_per_step for entry in record.roster)
     batch = 0 if record.is_final or not peers else max(training.batch_sequences_at(record.step), len(peers))
-    return None if shared == batch else f"the members share a batch of {shared} sequences instead of {batch}"
+    if shared != batch:
+        return f"the members share a batch of {shared} sequences instead of {batch}"
+    most = most_shares(case.previous, record.updates, peers, batch)
+    for entry in record.roster:
+        if entry.sequences_per_step > (limit := most[entry.peer_id]):
+            return f"{entry.peer_id} has {entry.sequences_per_step} sequences per step, and {limit} is the most"
+    return None
 
 
 def _ranges(case: _Case) -> str | None:

@@ -8,7 +8,8 @@ from spes_peer.rounds.assignment import (
     assign_data,
     assign_reducers,
     candidates_after,
-    share_batch,
+    most_shares,
+    share_within,
 )
 from spes_peer.rounds.contributions import Findings
 from spes_peer.run.layout import Layout
@@ -58,7 +59,8 @@ def next_record(
     training, step = manifest.training, step_after(record, manifest)
     is_final = step >= training.total_steps or (finish_after is not None and record.round >= finish_after)
     speed_of = dict(zip((seat.peer_id for seat in seats), speeds, strict=True))
-    shares = share_batch(speed_of, training.batch_sequences_at(step))
+    batch = training.batch_sequences_at(step)
+    shares = share_within(speed_of, batch, most_shares(record, updates, speed_of, batch))
     per_step = {seat.peer_id: 0 if is_final else shares[seat.peer_id] for seat in seats}
     data, pool = assign_data(record, updates, step, per_step, manifest)
     roster = tuple(

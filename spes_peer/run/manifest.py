@@ -79,7 +79,8 @@ class Training(Section):
     total_steps: int = Field(ge=1)
     """Length of the run in local steps; also the length of the cosine."""
     batch_sequences: int = Field(ge=1)
-    """Sequences per step over all peers together; each peer gets a part by its speed, at least one."""
+    """Sequences per step over all peers together; each peer gets a part by its speed, at least one, and at
+    most an equal part or twice what it last trained."""
     lr: float = Field(gt=0)
     warmup_steps: int = Field(default=2000, ge=0)
     weight_decay: float = Field(default=0.1, ge=0)
