@@ -120,13 +120,13 @@ def without_checksum(content: bytes) -> bytes:
     return content
 
 
-def remove_litter(folder: Path) -> int:
+def remove_litter(folder: Path, older_than_seconds: float = _LITTER_SECONDS) -> int:
     """Remove what kills have left of unfinished files anywhere in `folder`; how many there were. Nobody may write there
-    who began more than a minute ago."""
+    who began longer ago."""
     num_removed = 0
     for path in folder.rglob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LITTER_SECONDS:
+            if not older_than_seconds or time.time() - path.stat().st_mtime > older_than_seconds:
                 path.unlink()
                 num_removed += 1
     return num_removed

@@ -102,6 +102,15 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubles, "board", troubles.Troubles())
 
 
+async def test_what_a_killed_trainer_has_left_of_a_checkpoint_goes_before_the_next_starts(tmp_path: Path) -> None:
+    half, whole = tmp_path / ".trainer.safetensors.1a2b.writing", tmp_path / "trainer.safetensors"
+    for path in (half, whole):
+        path.write_bytes(b"weights")
+    await Scene(FakeProcess(), folder=tmp_path).host.start()
+    assert not half.exists()
+    assert whole.exists()
+
+
 async def test_a_process_that_cannot_be_opened_is_stopped() -> None:
     scene = Scene(FakeProcess("no such device"))
     with pytest.raises(ChildFailed, match="no such device"):

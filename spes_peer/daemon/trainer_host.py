@@ -16,6 +16,7 @@ from spes_peer import troubles
 from spes_peer.daemon.memory_budget import MemoryBudget, MemoryWitness
 from spes_peer.daemon.stalling import STALL_SECONDS, StallWatch
 from spes_peer.errors import ChildDied, ChildFailed, ChildOutOfMemory, ChildStalled
+from spes_peer.files import remove_litter
 from spes_peer.identity import PeerId
 from spes_peer.process import OUT_OF_MEMORY_EXIT, Backoff, Service, start_surely
 from spes_peer.training.client import TrainerProcess
@@ -90,6 +91,8 @@ class TrainerHost:
 
     async def _launch(self) -> None:
         settings = self._settings
+        # of a trainer that was killed while it saved; each is as large as a checkpoint
+        await asyncio.to_thread(remove_litter, settings.state_folder, older_than_seconds=0.0)
         process = self._start_process(settings.log_path)
         process.on_progress = lambda progress: self.on_progress(progress)
         process.on_beat = self._take_beat
