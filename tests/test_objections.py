@@ -12,7 +12,9 @@ from training_swarm import Swarm as Trainers
 
 from spes_peer.errors import SpesError
 from spes_peer.identity import PeerId
-from spes_peer.rounds.messages import Proposal, Verdict
+from spes_peer.rounds import coordinator
+from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.messages import Proposal, Verdict, Vote
 from spes_peer.rounds.phases import Closing, Reducing
 from spes_peer.rounds.verdicts import NUM_TESTERS, digests_in, fault_in_verdicts, is_objected, who_tests
 from spes_peer.run.manifest import Manifest
@@ -205,8 +207,6 @@ def test_verdicts_that_are_forged_or_another_rounds_are_refused(disputed: Swarm)
 
 
 def test_a_coordinator_that_starts_again_proposes_with_the_same_verdicts(disputed: Swarm) -> None:
-    from spes_peer.rounds import coordinator
-
     sealed, verdicts = proposed(disputed)
     again = coordinator.start(
         disputed.state.rules,
@@ -217,6 +217,19 @@ def test_a_coordinator_that_starts_again_proposes_with_the_same_verdicts(dispute
     )
     assert isinstance(again.phase, Closing)
     assert again.phase.verdicts == verdicts
+
+
+def test_a_coordinator_that_is_elected_again_proposes_with_the_same_verdicts(disputed: Swarm) -> None:
+    """Or whoever objected to anything in it, in vain, would miss its objection and not sign."""
+    _, verdicts = proposed(disputed)
+    term = len(disputed.head.record.candidates)
+    vote = Vote(1, disputed.head.hash, term, b"", 0)
+    votes = {peer: member.signer.sign(vote) for peer, member in list(disputed.members.items())[:3]}
+    state = replaced(disputed.state, mandate=Mandate(asked_term=term, votes=votes))
+    step = coordinator.on_time(state, disputed.now)
+    assert isinstance(step.state.phase, Closing)
+    assert step.state.phase.term == term
+    assert step.state.phase.verdicts == verdicts
 
 
 # ---- what trainers find ----

@@ -129,13 +129,17 @@ def _elected(state: Coordinator, now: float) -> Coordinator:
     mandate = state.mandate
     votes = opened_votes(mandate.votes.values(), state.head)
     bound = bound_hash(votes, len(state.head.record.roster))
-    own = state.phase.proposal if isinstance(state.phase, Closing) else None
+    closing = state.phase if isinstance(state.phase, Closing) else None
+    own = closing.proposal if closing else None
     proposal = own if own is not None and bound in (b"", own.hash) else mandate.signed_before.get(bound)
     if bound and proposal is None:
         return state
     state = replace(state, mandate=replace(mandate, term=mandate.asked_term))
     # what has been said in an earlier term is said again: `Closing` begins anew, other phases go on
-    return state if proposal is None else replace(state, phase=Closing(now, proposal, state.term, asked_at=now))
+    if proposal is None:
+        return state
+    told = closing.verdicts if closing and proposal is own else ()
+    return replace(state, phase=Closing(now, proposal, state.term, now, verdicts=told))
 
 
 def renewed(state: Coordinator) -> Coordinator:
