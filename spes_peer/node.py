@@ -7,6 +7,7 @@ knows the entries of others. What it does with all that is its owner's matter (`
 import asyncio
 import contextlib
 import logging
+import random
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -425,9 +426,10 @@ class Node:
         self.connections.update_entry(entry)
 
     def others(self) -> tuple[PeerId, ...]:
-        """Nodes that can be asked for blobs: volunteers first, so that bootstrap nodes keep their uplink."""
+        """Nodes that can be asked for blobs: volunteers first, so that bootstrap nodes keep their uplink, and else in
+        an order of chance, so that not all ask the same."""
         present = [entry for entry in self.entries.values() if entry.state != PeerState.LEAVING]
-        present.sort(key=lambda entry: (entry.role == Role.BOOTSTRAP, entry.peer_id))
+        present.sort(key=lambda entry: (entry.role == Role.BOOTSTRAP, random.random()))
         return tuple(entry.peer_id for entry in present)
 
     def name_of(self, peer_id: PeerId) -> str:

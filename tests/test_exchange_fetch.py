@@ -286,6 +286,20 @@ async def test_who_fetches_from_a_source_is_asked_too(tmp_path: Path) -> None:
         assert not stranger.holdings.asked  # type: ignore[attr-defined]
 
 
+async def test_who_is_named_first_is_asked_first_unless_it_is_slow(tmp_path: Path) -> None:
+    async with running(tmp_path, Counting, Counting, Holdings) as (one, two, newcomer):
+        blobs = [two.store.put(bytes([number])) for number in range(2)]
+        for number in range(2):
+            one.store.put(bytes([number]))
+        named = [two.peer_id, one.peer_id]
+        await newcomer.fetcher.fetch(blobs[0].name, 1, named)
+        assert (len(one.holdings.asked), len(two.holdings.asked)) == (0, 1)  # type: ignore[attr-defined]
+        for node, seconds in ((one, 0.1), (two, 1.0)):
+            newcomer.fetcher._means.piece_seconds[node.peer_id] = seconds
+        await newcomer.fetcher.fetch(blobs[1].name, 1, named)
+        assert (len(one.holdings.asked), len(two.holdings.asked)) == (1, 1)  # type: ignore[attr-defined]
+
+
 async def test_many_who_fetch_one_blob_serve_each_other(tmp_path: Path) -> None:
     async with running(tmp_path, Counting, *[Counting] * 4) as (origin, *peers):
         await serve_at(origin, 4_000_000)

@@ -53,14 +53,17 @@ def test_what_is_held_or_was_asked_of_somebody_is_not_asked_again() -> None:
     assert wanted().fresh(Source(PEERS[0]), [one], set()) == []  # of which nothing is known
 
 
-def held_up(one: Source, *others: Source, now: float, piece_seconds: float | None = None) -> list[int]:
-    return wanted().held_up(one, [one, *others], now, stall_seconds=15.0, piece_seconds=piece_seconds)
+def held_up(
+    one: Source, *others: Source, now: float, piece_seconds: float | None = None, held: tuple[int, ...] = ()
+) -> list[int]:
+    return wanted().held_up(one, [one, *others], held, now, stall_seconds=15.0, piece_seconds=piece_seconds)
 
 
 def test_what_a_silent_source_was_asked_for_is_asked_of_another() -> None:
     silent, one = source(requests=(Request(0.0, [1, 2], heard_at=10.0),)), source(1, 2)
     assert held_up(one, silent, now=14.9) == []
     assert held_up(one, silent, now=15.1) == [2]  # which would be waited for longest
+    assert held_up(one, silent, now=15.1, held=(2,)) == [1]
 
 
 def test_what_a_slow_source_was_asked_for_is_asked_of_one_that_is_much_faster() -> None:

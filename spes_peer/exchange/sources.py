@@ -108,7 +108,13 @@ class Wanted:
         return nsmallest(_CONSIDERED, usable, key=num_copies)
 
     def held_up(
-        self, source: Source, sources: Collection[Source], now: float, stall_seconds: float, piece_seconds: float | None
+        self,
+        source: Source,
+        sources: Collection[Source],
+        held: Collection[int],
+        now: float,
+        stall_seconds: float,
+        piece_seconds: float | None,
     ) -> list[int]:
         """What others were asked for and `source`, which takes `piece_seconds` for one, likely brings sooner; the one
         that would be waited for longest."""
@@ -121,8 +127,8 @@ class Wanted:
                 is_sooner = piece_seconds is not None and left_seconds > max(_LEAST_HELD_UP_SECONDS, 4 * piece_seconds)
                 if is_sooner or request.is_silent(now, stall_seconds) or now - request.began_at > 2 * stall_seconds:
                     seconds[piece] = left_seconds
-        own, has = set(source.asked()), source.have.pieces if source.have else frozenset()
-        usable = [piece for piece in seconds if piece in has and piece not in own and waits[piece] == 1]
+        has = source.have.pieces.difference(source.asked(), held) if source.have else frozenset()
+        usable = [piece for piece in seconds if piece in has and waits[piece] == 1]
         return [max(usable, key=seconds.__getitem__)] if usable else []
 
 

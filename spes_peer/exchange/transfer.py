@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +39,8 @@ _CHANGING_SECONDS = 0.25  # for which what a source has said of itself is as goo
 _SETTLED_SECONDS = 2.0  # the same of one that has all, and of which nobody else fetches
 _MAX_FAILURES = 3
 _SMOOTHING = 0.5
+_SLOW_FACTOR = 4.0
+_LEAST_TELLING_BYTES = 64 << 10
 
 
 class Unsuitable(Unreachable):
@@ -64,9 +65,17 @@ class Means:
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(FETCHES_PER_SOURCE))
     )
 
-    def note_piece(self, peer_id: PeerId, seconds: float) -> None:
-        before = self.piece_seconds.get(peer_id, seconds)
-        self.piece_seconds[peer_id] = before + _SMOOTHING * (seconds - before)
+    def is_slow(self, peer_id: PeerId) -> bool:
+        """Compared with the fastest that we know."""
+        seconds = self.piece_seconds.get(peer_id)
+        return seconds is not None and seconds > _SLOW_FACTOR * min(self.piece_seconds.values())
+
+    def note_piece(self, peer_id: PeerId, num_bytes: int, seconds: float) -> None:
+        """A small one says nothing: it takes as long as a question and its answer."""
+        if num_bytes >= _LEAST_TELLING_BYTES:
+            seconds *= PIECE_BYTES / num_bytes
+            before = self.piece_seconds.get(peer_id, seconds)
+            self.piece_seconds[peer_id] = before + _SMOOTHING * (seconds - before)
 
 
 class Transfer:
@@ -118,7 +127,6 @@ class Transfer:
         num_missing = self.partial.num_pieces - len(self.partial.held)
         num_more = num_slow + min(SOURCES_PER_BLOB, num_missing) - sum(source.num_tasks > 0 for source in sources)
         ready = [source for source in sources if not source.is_done_with and source.retry_at <= now]
-        random.shuffle(ready)
         for source in sorted(ready, key=self._preference):
             if source.num_tasks:
                 if source.num_tasks < self._num_at_once(source) and self._fresh(source):
@@ -132,9 +140,9 @@ class Transfer:
         self._tasks[asyncio.create_task(self._use(source))] = source
 
     def _preference(self, source: Source) -> tuple[float, ...]:
-        """The idle first, then those that do not fail, then the untried and the fast."""
-        peer_id = source.peer_id
-        return self._means.load[peer_id], source.num_failures, self._means.piece_seconds.get(peer_id, 0.0)
+        """The idle first, then those that do not fail, then the fast and the untried; else as they were named, which
+        is who likely has the blob first."""
+        return self._means.load[source.peer_id], source.num_failures, self._means.is_slow(source.peer_id)
 
     def _num_at_once(self, source: Source) -> int:
         return num_at_once(source, self._means.piece_seconds.get(source.peer_id), self._num_used())
@@ -219,9 +227,8 @@ class Transfer:
         if fresh := self._fresh(source):
             num_used = self._num_used() + (not source.requests)
             return fresh[: request_size(piece_seconds, len(fresh), num_used)]
-        return self._wanted.held_up(
-            source, self._sources.values(), self._now(), self._means.stall_seconds, piece_seconds
-        )
+        sources, stall_seconds = self._sources.values(), self._means.stall_seconds
+        return self._wanted.held_up(source, sources, self.partial.held, self._now(), stall_seconds, piece_seconds)
 
     # ---- one request ----
 
@@ -267,7 +274,7 @@ class Transfer:
             request.num_bytes += len(content)
             if keeper.take(awaited, content):
                 await keeper.keep(awaited)
-                self._means.note_piece(peer_id, self._now() - began_at)
+                self._means.note_piece(peer_id, self.partial.piece_bytes(awaited), self._now() - began_at)
                 awaited, began_at = next(expected, None), self._now()
             elif awaited in self.partial.held:
                 return
