@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NewType
 
-from spes_peer.errors import BadMessage, BlobMissing
+from spes_peer.errors import BadMessage, BlobMissing, DiskTrouble
 from spes_peer.files import UNFINISHED, our_disk, replacing, write_whole
 
 PIECE_BYTES = 1 << 20
@@ -138,8 +138,11 @@ class BlobStore:
         """Whether the blob is here. Whoever was about to remove it leaves it then: it is in use again."""
         if not self.has(name):
             return False
-        with self._sharing():
-            return self._renew(name)
+        try:
+            with self._sharing():
+                return self._renew(name)
+        except DiskTrouble:  # a disk that takes no mark loses no blob either
+            return self.has(name)
 
     def _renew(self, name: str) -> bool:
         try:

@@ -1,6 +1,7 @@
 """What the collector does to a real disk: several processes use it, and each of them may be killed at any instant."""
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -293,6 +294,20 @@ def test_a_blob_that_was_put_again_since_it_was_found_is_not_removed(tmp_path: P
     assert store.remove_as_found([before]) == []
     assert not store.renew(blob.name)
     assert os.listdir(store.path(blob.name).parent) == []
+
+
+def test_a_blob_is_here_also_where_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    blob = store.put(b"content")
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert store.renew(blob.name)
+    assert not store.renew("0" * 64)
+    monkeypatch.undo()
+    troubles.board.clear("disk")
 
 
 def test_nothing_is_removed_while_somebody_puts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
