@@ -337,8 +337,11 @@ class Node:
         if self.libp2p is None:
             return
         present = [one for one in self.entries.values() if self._is_present(one)]
-        needed = self.reach.needs_relay
-        await self.libp2p.use_relays(self._relay_choice.choose(present, self.libp2p.standing_relays) if needed else ())
+        if self.reach.needs_relay:
+            relays = self._relay_choice.choose(present, self.libp2p.standing_relays)
+            await self.libp2p.use_relays(relays, self.reach.seen_at)
+        else:
+            await self.libp2p.use_relays(())
 
     async def _open_tunnel(self, peer_id: PeerId, addresses: Sequence[str]) -> Path:
         if self.libp2p is None:

@@ -176,6 +176,20 @@ async def test_a_tunnel_without_a_relay_takes_the_place_of_one_with_a_relay(road
     assert roads.way.relay is None
 
 
+async def test_calls_go_through_a_hole_as_soon_as_it_is_punched(roads: Roads) -> None:
+    roads.announce([], [Roads.CIRCUIT])
+    old = await roads.link()
+    await roads.connections.improve()
+    assert await roads.link() is old
+    roads.relay = None
+    await roads.connections.improve()
+    new = await roads.link()
+    assert new is not old
+    assert roads.way.relay is None
+    roads.announce([], [Roads.CIRCUIT, "/ip4/192.0.2.2/tcp/1/p2p/x"])
+    assert await roads.link() is new
+
+
 async def test_a_link_through_a_relay_stands_until_its_peer_is_at_that_relay_no_more(roads: Roads) -> None:
     roads.announce([], [Roads.CIRCUIT])
     link = await roads.link()

@@ -119,6 +119,7 @@ def test_a_real_router_opens_ports_others_where_one_is_taken_and_closes_them(lab
     home.offer_upnp("refuses")
     assert "Conflict" in in_home(home, "map", home.address, "1200", *INSIDE)
     home.offer_upnp_no_more()
+    assert "no router that opens ports answers" in in_home(home, "map", home.address, "1200", *INSIDE)
 
 
 async def test_a_request_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """Real peers in the lab: whatever routers and addresses they have, three rounds are completed."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from netlab.lab import Host, Lab, lab, needs_lab
+from netlab.lab import Host, Lab, Nat, lab, needs_lab
 from real_swarm import Place, Run, organize, place, small_run, until
 
 __all__ = ["lab", "place"]
@@ -14,6 +17,7 @@ pytestmark = [pytest.mark.slow, needs_lab]
 NUM_ROUNDS = 3
 ROUNDS_SECONDS = 180.0
 IDLE_SECONDS = 35.0
+PUNCHING = Path(__file__).parent / "netlab" / "punching.py"
 
 
 def organized_at(place: Place, host: Host, run_toml: str) -> Run:
@@ -95,6 +99,39 @@ def test_a_home_whose_router_opens_ports_is_dialled_there_also_when_its_public_a
     assert transport(place, "public", "home") == "grpc"
     run.daemon("home").terminate()
     until(lambda: sum(line.startswith("close") for line in asked) == 3, "what was opened is closed")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("nat", "is_punched"), [("cone", True), ("symmetric", False)])
+def test_a_hole_is_punched_between_homes_where_routers_let_that_be(
+    place: Place, lab: Lab, nat: Nat, is_punched: bool
+) -> None:
+    """Both call each other through the relay first, and go on like that behind a router that does not."""
+
+    def start(name: str, host: Host, *arguments: str) -> tuple["subprocess.Popen[str]", str]:
+        command = [sys.executable, str(PUNCHING), name, str(place.path), host.address, "4511", *arguments]
+        started = host.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=place.environment)
+        return started, started.stdout.readline().strip()
+
+    def reach(node: "subprocess.Popen[str]", address: str) -> str:
+        node.stdin.write(f"reach {address.rpartition('/')[2]} {address}\n")
+        node.stdin.flush()
+        said, _, by = node.stdout.readline().strip().partition(" ")
+        assert said == "hello"
+        return by
+
+    _, relay = start("r", lab.public(), "relay")
+    homes = [lab.home("cone"), lab.home(nat)]
+    (one, at_one), (other, at_other) = (
+        start(f"h{index}", home, home.public_address, relay) for index, home in enumerate(homes)
+    )
+    assert reach(one, at_other) == relay.rpartition("/")[2]
+    if is_punched:
+        until(lambda: reach(one, at_other) == reach(other, at_one) == "punched", "both go through the hole", 30.0)
+    else:
+        time.sleep(12.0)
+        assert reach(one, at_other) == reach(other, at_one) == relay.rpartition("/")[2]
+        assert reach(other, at_one) == relay.rpartition("/")[2]
 
 
 def transport(place: Place, name: str, other: str) -> str:

@@ -61,8 +61,8 @@ def _sequences(peer: PeerStatus) -> Content:
 
 
 def _transport(peer: PeerStatus) -> Content:
-    if peer.route == "relay":
-        return Content.styled("relay", SPEED)
+    if peer.route in ("relay", "punched"):
+        return Content.styled(peer.route, SPEED)
     return Content(safe(peer.transport, 8))
 
 

@@ -196,8 +196,8 @@ def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterab
             state=node.state if is_self else _state_of(node, peer),
             subsets=place.subsets if place else (),
             transport=way.transport or "",
-            route="" if way.transport is None else "relay" if way.relay else "direct",
-            transport_why="" if is_self else _way_in_words(node, way),
+            route=_route(node, peer, way),
+            transport_why="" if is_self else _way_in_words(node, peer, way),
             sequences_per_step=place.sequences_per_step if place else 0,
             is_self=is_self,
             is_coordinator=peer == coordinator,
@@ -206,8 +206,19 @@ def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterab
         )
 
 
-def _way_in_words(node: Node, way: Way) -> str:
-    return f"through {node.name_of(way.relay)}: {way.why}" if way.relay else way.why
+def _route(node: Node, peer: PeerId, way: Way) -> str:
+    if way.transport is None:
+        return ""
+    if way.relay is not None:
+        return "relay"
+    is_punched = way.transport == "libp2p" and node.libp2p is not None and node.libp2p.is_punched(peer)
+    return "punched" if is_punched else "direct"
+
+
+def _way_in_words(node: Node, peer: PeerId, way: Way) -> str:
+    if way.relay is not None:
+        return f"through {node.name_of(way.relay)}: {way.why}"
+    return f"through a hole in both routers: {way.why}" if _route(node, peer, way) == "punched" else way.why
 
 
 def _state_of(node: Node, peer: PeerId) -> str:

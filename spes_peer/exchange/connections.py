@@ -151,7 +151,7 @@ class Connections:
         if peer.link is None or peer.link.transport == "grpc":
             return True
         if peer.relay is None:
-            return any(map(_is_direct, entry.libp2p_addresses))
+            return True  # the connection stands, whoever began it
         return any(f"/p2p/{peer.relay}/p2p-circuit" in address for address in entry.libp2p_addresses)
 
     def _use(self, peer: _Peer, link: Link) -> None:
@@ -163,8 +163,20 @@ class Connections:
         """Look for a better way to those whose calls do not go directly over gRPC, where their entries have one and it
         was not tried lately. Calls on the old link go on."""
         now = asyncio.get_running_loop().time()
-        due = [one for one in self._peers.values() if one.link and _could_be_better(one) and now >= one.improve_at]
+        due = [one for one in self._peers.values() if self._is_better_way_due(one, now)]
         await asyncio.gather(*(self._improve(peer) for peer in due))
+
+    def _is_better_way_due(self, peer: _Peer, now: float) -> bool:
+        if peer.link is None or peer.entry is None or peer.link.transport == "grpc":
+            return False
+        if self._needs_no_relay_now(peer):
+            return True
+        has_direct = peer.relay is not None and any(map(_is_direct, peer.entry.libp2p_addresses))
+        return now >= peer.improve_at and (has_direct or bool(peer.entry.grpc_addresses))
+
+    def _needs_no_relay_now(self, peer: _Peer) -> bool:
+        """Whether a hole was punched since the link was made."""
+        return peer.relay is not None and peer.link is not None and self._relay_of(peer.link.peer_id) is None
 
     async def _improve(self, peer: _Peer) -> None:
         old, entry = peer.link, peer.entry
@@ -178,7 +190,7 @@ class Connections:
         except Unreachable as error:
             peer.no_direct_why = str(error)
         try:
-            if better is None and peer.relay is not None and any(map(_is_direct, entry.libp2p_addresses)):
+            if better is None and peer.relay is not None:
                 better = await self._dial_tunnel(entry)
                 if self._relay_of(entry.peer_id) is not None:  # a relay again
                     await better.channel.close(None)
@@ -354,12 +366,6 @@ def _reached_by(entry: PeerEntry) -> tuple[object, ...]:
 
 def _called_at(entry: PeerEntry) -> tuple[object, ...]:
     return entry.grpc_addresses, entry.certificate
-
-
-def _could_be_better(peer: _Peer) -> bool:
-    if peer.link is None or peer.entry is None or peer.link.transport == "grpc":
-        return False
-    return bool(peer.entry.grpc_addresses or (peer.relay and any(map(_is_direct, peer.entry.libp2p_addresses))))
 
 
 def _is_direct(libp2p_address: str) -> bool:

@@ -100,8 +100,7 @@ class Dialler:
 
     def relay_of(self, stream: INetStream, peer: ID) -> str:
         """Peer id of the relay that carries a stream; empty if none does."""
-        carrying = (one for one in connected(self._host, peer) if one.muxed_conn is stream.muxed_conn)
-        return next(map(relay_of, carrying), "")
+        return relay_of_stream(self._host, stream, peer)
 
     def _may_move_up(self, peer: ID) -> bool:
         """Whether there are circuits alone, and no direct way was tried lately."""
@@ -145,6 +144,12 @@ class Dialler:
 def is_relayed(connection: INetConn) -> bool:
     """Whether it is a circuit."""
     return bool(relay_of(connection))
+
+
+def relay_of_stream(host: IHost, stream: INetStream, peer: ID) -> str:
+    """Peer id of the relay that carries a stream to or from `peer`; empty if none does."""
+    carrying = (one for one in connected(host, peer) if one.muxed_conn is stream.muxed_conn)
+    return next(map(relay_of, carrying), "")
 
 
 def relay_of(connection: INetConn) -> str:

@@ -18,13 +18,15 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 from libp2p.abc import IHost, INetStream
+from libp2p.peer.id import ID
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
 from spes_peer.errors import BadMessage, ChildFailed
-from spes_peer.exchange.libp2p_dial import PROTOCOL, Route
+from spes_peer.exchange.libp2p_dial import PROTOCOL, Route, relay_of_stream
 from spes_peer.exchange.libp2p_host import create_host
 from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
+from spes_peer.exchange.libp2p_punching import HolePunching
 from spes_peer.exchange.libp2p_relay import Relay
 from spes_peer.exchange.libp2p_reservations import Reservations
 from spes_peer.exchange.libp2p_tunnels import Tunnels
@@ -62,6 +64,7 @@ class Node:
         self._inbound_socket = ""
         self._tunnels: Tunnels | None = None
         self._reservations: Reservations | None = None
+        self._punching: HolePunching | None = None
 
     async def serve(self) -> None:
         """Answer requests, in their order, until the parent is gone."""
@@ -95,6 +98,8 @@ class Node:
             if self._reservations is None:
                 raise ChildFailed("the libp2p node has not started")
             await self._reservations.use({address: Route.parse(address) for address in request.relays})
+            if self._punching is not None:
+                self._punching.seen_at = request.seen_at
             return Done()
         raise BadMessage(f"{request.DESCRIPTOR.name} is not for the libp2p node")
 
@@ -105,7 +110,8 @@ class Node:
         self._inbound_socket = request.inbound_socket
         host.set_stream_handler(PROTOCOL, self._carry_inbound)
         address = Multiaddr(f"/{'ip6' if ':' in request.host else 'ip4'}/{request.host}/tcp/{request.port}")
-        await self._nursery.start(_run, host, address, request.is_relay)
+        self._punching = HolePunching(host, request.port, self._tell_punched)
+        await self._nursery.start(_run, host, address, request.is_relay, self._punching)
         if not host.get_addrs():  # py-libp2p reports no error
             raise ChildFailed(f"the libp2p node cannot listen at {request.host} port {request.port}")
         self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery, self._tell_route)
@@ -120,6 +126,7 @@ class Node:
             await stream.reset()
             return
         self._num_inbound += 1
+        self._punch_back(stream)
         try:
             connection = await trio.open_unix_socket(self._inbound_socket)
             await join(StreamEnd(stream), SocketEnd(connection))
@@ -134,15 +141,33 @@ class Node:
 
     async def _tell_route(self, peer_id: str, relay: str) -> None:
         await self._send(frames.event(RouteTaken(peer_id=peer_id, relay=relay)))
+        if relay and self._punching is not None:
+            self._nursery.start_soon(self._punching.towards, ID.from_base58(peer_id))
+
+    def _punch_back(self, stream: INetStream) -> None:
+        """Towards a peer that calls us through a circuit."""
+        peer = stream.muxed_conn.peer_id
+        if self._punching is not None and relay_of_stream(self._punching.host, stream, peer):
+            self._nursery.start_soon(self._punching.towards, peer)
+
+    async def _tell_punched(self, peer_id: str) -> None:
+        await self._send(frames.event(RouteTaken(peer_id=peer_id, is_punched=True)))
 
     async def _send(self, frame: Frame) -> None:
         async with self._sending:
             await self._parent.send_all(frames.pack(frame))
 
 
-async def _run(host: IHost, address: Multiaddr, is_relay: bool, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+async def _run(
+    host: IHost,
+    address: Multiaddr,
+    is_relay: bool,
+    punching: HolePunching,
+    task_status: Any = trio.TASK_STATUS_IGNORED,
+) -> None:
+    relay = Relay(host, is_relay)
     try:
-        async with host.run([address]), background_trio_service(Relay(host, is_relay)):
+        async with host.run([address]), background_trio_service(relay), background_trio_service(punching):
             task_status.started()
             await trio.sleep_forever()
     except Exception:
@@ -168,4 +193,5 @@ if __name__ == "__main__":
     )
     # it calls every orderly end of a stream an error
     logging.getLogger("libp2p.relay.circuit_v2.protocol").setLevel(logging.CRITICAL)
+    logging.getLogger("libp2p.relay.circuit_v2.dcutr").setLevel(logging.CRITICAL)
     trio.run(main, socket_to_parent())

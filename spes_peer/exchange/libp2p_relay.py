@@ -3,10 +3,13 @@
 A relay sees only ciphertext: the circuit is secured end to end by noise, and carries TLS inside.
 """
 
+from typing import cast
+
 import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.connection_types import ConnectionType
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status
 from libp2p.relay.circuit_v2.protocol import PROTOCOL_ID as HOP
@@ -38,6 +41,15 @@ class Relay(CircuitV2Protocol):
 
     def __init__(self, host: IHost, is_relay: bool) -> None:
         super().__init__(host, limits=LIMITS, allow_hop=is_relay)
+
+    async def handle_incoming_connection(self, stream: INetStream, remote_peer_id: bytes) -> None:
+        """Works around: the original notes ourselves as the relay of circuits to us."""
+        await super().handle_incoming_connection(stream, remote_peer_id)
+        own, peer = self.host.get_id(), ID(remote_peer_id)
+        right = Multiaddr(f"/p2p/{stream.muxed_conn.peer_id}/p2p-circuit/p2p/{peer}")
+        for connection in self.host.get_network().get_connections(peer):
+            if str(connection.get_transport_addresses()[:1]).find(f"/p2p/{own}/p2p-circuit") >= 0:
+                cast(SwarmConn, connection).set_transport_info([right], ConnectionType.RELAYED)
 
     async def _handle_reserve(self, stream: INetStream, msg: HopMessage) -> None:
         """Works around: the original lets anybody reserve in the name of others."""

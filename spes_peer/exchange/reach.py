@@ -172,6 +172,12 @@ class Reach:
         return not self.has_inbound or self.findings is not None or not self.endpoints("grpc")
 
     @property
+    def seen_at(self) -> str:
+        """The one IP address on the internet at which all see this machine, which others may dial; empty for none."""
+        seen = self.findings.observed if self.findings is not None and self.has_inbound else frozenset()
+        return next(iter(seen)) if len(seen) == 1 and all(map(is_on_the_internet, seen)) else ""
+
+    @property
     def why(self) -> str:
         """Why it is so, in words."""
         if not self.has_inbound:

@@ -50,8 +50,10 @@ class Libp2pNode:
         self._own: tuple[str, ...] = ()
         self._relayed: tuple[str, ...] = ()
         self._relay_of: dict[str, str] = {}
-        """By peer: the relay of the newest stream to it; empty if none carries it."""
+        """By peer: the relay of the newest stream to it; empty if none carries it, or the next needs none."""
+        self._punched: set[str] = set()
         self._child: Child | None = None
+        self._told: tuple[Child | None, UseRelays] = None, UseRelays(relays=request.relays)
         self._supervising: asyncio.Task[None] | None = None
 
     @classmethod
@@ -111,20 +113,27 @@ class Libp2pNode:
         """Peer id of the relay that carries the newest stream to `peer_id`; empty if none does."""
         return self._relay_of.get(peer_id, "")
 
+    def is_punched(self, peer_id: str) -> bool:
+        """Whether a hole was punched to `peer_id`."""
+        return peer_id in self._punched
+
     @property
     def standing_relays(self) -> tuple[str, ...]:
         """Multiaddrs of those at which this node has a place now."""
         return tuple(address.partition("/p2p-circuit")[0] for address in self._relayed)
 
-    async def use_relays(self, relays: Sequence[str]) -> None:
-        """Keep places at these relays from now on, and at no others; also in the process's next lives."""
-        if list(self._request.relays) == list(relays):
+    async def use_relays(self, relays: Sequence[str], seen_at: str = "") -> None:
+        """Keep places at these relays from now on, and at no others; also in the process's next lives. Punch holes,
+        where others see this machine at `seen_at`."""
+        wanted = UseRelays(relays=relays, seen_at=seen_at)
+        if self._child is None or (self._child, wanted) == self._told:
             return
         del self._request.relays[:]
         self._request.relays.extend(relays)
-        if self._child is not None:
-            with contextlib.suppress(ChildFailed):  # the next life has them
-                await self._child.call(UseRelays(relays=relays), Done, _OPEN_SECONDS)
+        child = self._child
+        with contextlib.suppress(ChildFailed):  # told again at the next call
+            await child.call(wanted, Done, _OPEN_SECONDS)
+            self._told = child, wanted
 
     async def close(self) -> None:
         """End the process."""
@@ -149,6 +158,7 @@ class Libp2pNode:
     async def _end_child(self) -> None:
         child, self._child = self._child, None
         self._relay_of.clear()
+        self._punched.clear()
         if child is not None:
             await child.stop()
         self._change((), ())
@@ -173,6 +183,8 @@ class Libp2pNode:
             self._change(self._own, tuple(event.addresses))
         elif isinstance(event, RouteTaken):
             self._relay_of[event.peer_id] = event.relay
+            if event.is_punched:
+                self._punched.add(event.peer_id)
 
     def _change(self, own: tuple[str, ...], relayed: tuple[str, ...]) -> None:
         before = self.addresses

@@ -25,12 +25,13 @@ _DESCRIPTION = "spes-peer"
 def _gateway(host: str) -> Any:
     """The router on the network of our address `host`; `LookupError` where there is none that opens ports."""
     upnp = miniupnpc.UPnP(multicastif=host, discoverdelay=_DISCOVER_MILLISECONDS)
-    if not upnp.discover():
-        raise LookupError("no router that opens ports answers")
     try:
+        num_devices = upnp.discover()
         upnp.selectigd()
-    except Exception as error:  # its words for "none" are "Success"
-        raise LookupError("no router that opens ports is among the devices that answer") from error
+    except Exception as error:  # its word for "none" is "Success"
+        raise LookupError("no router that opens ports answers") from error
+    if not num_devices:
+        raise LookupError("nothing on this network answers that opens ports")
     return upnp
 
 

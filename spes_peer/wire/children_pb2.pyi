@@ -133,10 +133,12 @@ class StartLibp2p(_message.Message):
     def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., seed: _Optional[bytes] = ..., is_relay: bool = ..., relays: _Optional[_Iterable[str]] = ..., inbound_socket: _Optional[str] = ..., tunnel_folder: _Optional[str] = ...) -> None: ...
 
 class UseRelays(_message.Message):
-    __slots__ = ("relays",)
+    __slots__ = ("relays", "seen_at")
     RELAYS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_AT_FIELD_NUMBER: _ClassVar[int]
     relays: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, relays: _Optional[_Iterable[str]] = ...) -> None: ...
+    seen_at: str
+    def __init__(self, relays: _Optional[_Iterable[str]] = ..., seen_at: _Optional[str] = ...) -> None: ...
 
 class Libp2pStarted(_message.Message):
     __slots__ = ("addresses",)
@@ -165,12 +167,14 @@ class TunnelOpened(_message.Message):
     def __init__(self, socket_path: _Optional[str] = ...) -> None: ...
 
 class RouteTaken(_message.Message):
-    __slots__ = ("peer_id", "relay")
+    __slots__ = ("peer_id", "relay", "is_punched")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
+    IS_PUNCHED_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     relay: str
-    def __init__(self, peer_id: _Optional[str] = ..., relay: _Optional[str] = ...) -> None: ...
+    is_punched: bool
+    def __init__(self, peer_id: _Optional[str] = ..., relay: _Optional[str] = ..., is_punched: bool = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
     __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes")
