@@ -1,6 +1,7 @@
 """The lab itself: what its routers let through, how fast its links are, and that nothing is left of it."""
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -346,6 +347,39 @@ def test_nobody_reaches_a_dead_address_and_nobody_is_told(lab: Lab, family: str,
         for caller in (home, neighbour):
             caller.socket().connect((host.address, 4510))
             assert is_unanswered(caller, host.dead_address)
+
+
+_CALL_BY_NAME = """
+import asyncio, sys, time
+from spes_peer.exchange.dialling import first_that_answers, look_up
+
+async def main():
+    started = time.monotonic()
+    hosts = await look_up("two.homes", 4510)
+    calls = [lambda host=host: asyncio.open_connection(host, 4510) for host in hosts]
+    _, writer = await first_that_answers(calls)
+    print(hosts[0], writer.get_extra_info("peername")[0], time.monotonic() - started)
+
+asyncio.run(main())
+"""
+
+
+@needs_lab
+def test_a_name_with_a_dead_address_first_leads_to_the_good_one_in_a_moment(lab: Lab) -> None:
+    host, caller = lab.public("dual", has_dead=True), lab.public("dual")
+    good = host.addresses[0]
+    hosts = Path("/etc/netns") / caller.space / "hosts"  # stands for /etc/hosts there
+    hosts.parent.mkdir(parents=True)
+    try:
+        hosts.write_text(f"{host.dead_address} two.homes\n{good} two.homes\n")
+        with listener(host):
+            done = caller.run([sys.executable, "-c", _CALL_BY_NAME])
+    finally:
+        shutil.rmtree(hosts.parent)
+    assert done.returncode == 0, done.stderr
+    tried_first, answered, seconds = done.stdout.split()
+    assert (tried_first, answered) == (host.dead_address, good)
+    assert 0.3 < float(seconds) < 3.0
 
 
 @needs_lab
