@@ -32,7 +32,7 @@ FIRST_LOOK_SECONDS = 6.0
 GLANCE_SECONDS = 25.0  # where we are seen from is asked so often, of one node
 RENEW_SECONDS = 600.0  # everything is measured anew
 _FIRST_RETRY_SECONDS = 30.0  # after nobody got through, twice as long each time
-_LOOK_SECONDS = 2.0  # between looks for somebody to ask, while nobody has been
+_LOOK_SECONDS = 2.0  # until somebody is asked again, while nobody has answered; twice as long each time
 _MAX_GIVEN = 2  # each has three addresses, and eight may be asked for
 
 
@@ -258,28 +258,27 @@ class Reach:
         if not self.has_inbound:
             return
         loop = asyncio.get_running_loop()
-        retry_seconds, measured_at = _FIRST_RETRY_SECONDS, -RENEW_SECONDS
-        if self.findings is not None:
-            measured_at = loop.time()
+        look_seconds, retry_seconds = _LOOK_SECONDS, _FIRST_RETRY_SECONDS
+        measured_at = loop.time()
         while True:
-            pause_seconds = GLANCE_SECONDS if self.findings is not None else _LOOK_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
+                async with asyncio.timeout(GLANCE_SECONDS if self.findings is not None else look_seconds):
                     await self._soon.wait()
-            is_due = self._soon.is_set() or loop.time() - measured_at >= (
-                RENEW_SECONDS if self.is_confirmed else retry_seconds if self.findings is not None else 0.0
-            )
+            due_seconds = RENEW_SECONDS if self.is_confirmed else retry_seconds
+            is_due = self._soon.is_set() or self.findings is None or loop.time() - measured_at >= due_seconds
             self._soon.clear()
             if not is_due and not await self._has_moved(connections, witnesses()):
                 continue
             if await self.measure(connections, witnesses()):
                 measured_at = loop.time()
                 retry_seconds = _FIRST_RETRY_SECONDS if self.is_confirmed else min(2 * retry_seconds, RENEW_SECONDS)
+            else:
+                look_seconds = min(2 * look_seconds, GLANCE_SECONDS)
 
     async def _has_moved(self, connections: Connections, witnesses: Mapping[PeerId, str]) -> bool:
         """Whether one of the others sees this machine where it was not seen before."""
         if not witnesses or self.findings is None:
-            return self.findings is None
+            return False
         peer = random.choice(sorted(witnesses))
         seen = await self._ask(connections, peer, witnesses[peer], (), ())
         return seen is not None and seen.observed not in self.findings.observed
