@@ -167,7 +167,8 @@ class Coordinating:
         chain = self._node.chain
         base = chain.record(chain.certified_round).sealed.record if chain.first_uncertified() else None
         able = certifiers(base) if base else frozenset()
-        return Past(chain.last_trained(self._node.layout), chain.leases, able, chain.norms_at(chain.num_records - 1))
+        norms = chain.norms_at(chain.num_records - 1)
+        return Past(chain.last_trained(self._node.layout), chain.leases, able, norms, chain.marks)
 
     def _take(self, caller: PeerId, signed: Signed) -> None:
         """One message; one that is not the caller's own, sound and new is dropped."""

@@ -13,11 +13,15 @@ from training_swarm import Swarm as Trainers
 from spes_peer.errors import SpesError
 from spes_peer.identity import PeerId
 from spes_peer.rounds import coordinator
+from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.election import Mandate
+from spes_peer.rounds.member import objections
 from spes_peer.rounds.messages import Proposal, Verdict, Vote
+from spes_peer.rounds.ownership import without_barred
 from spes_peer.rounds.phases import Closing, Reducing
-from spes_peer.rounds.verdicts import NUM_TESTERS, digests_in, fault_in_verdicts, is_objected, who_tests
+from spes_peer.rounds.verdicts import NUM_TESTERS, digests_in, fault_in_verdicts, is_marked, is_objected, who_tests
 from spes_peer.run.manifest import Manifest
+from spes_peer.run.marks import Marks
 from spes_peer.run.records import Record, RosterEntry, SealedRecord
 from spes_peer.run.signed import Signed
 from spes_peer.sync.encoding import encode
@@ -132,6 +136,39 @@ def test_what_is_not_the_senders_to_say_is_refused(swarm: Swarm) -> None:
     assert isinstance(swarm.state.phase, Reducing)
 
 
+# ---- marks ----
+
+
+@pytest.mark.parametrize(
+    ("num_sound", "num_harmful", "marks"), [(0, 2, True), (0, 1, False), (1, 3, False), (1, 4, True), (2, 5, False)]
+)
+def test_nearly_all_that_tested_must_object_to_mark_an_owner(num_sound: int, num_harmful: int, marks: bool) -> None:
+    assert is_marked([SOUND] * num_sound + [HARMFUL] * num_harmful, 7) is marks
+
+
+def test_three_marks_cost_a_seat_until_the_first_of_the_last_three_is_twenty_rounds_old(swarm: Swarm) -> None:
+    evil = swarm[1]
+    bad = set(swarm.layout.manifest.experts_of(evil.subsets[0]))
+    for member in swarm.members.values():
+        member.judges = lambda expert: expert in bad and evil.peer_id in swarm.head.record.members
+    swarm.until(lambda: swarm.round == 24)
+    marked = [record.round for record in swarm.records if record.harmful]
+    assert marked == [2, 3, 4, 5, 24]  # round 4 was open when the third came
+    assert all(record.harmful in ((), (evil.peer_id,)) for record in swarm.records)
+    seated = [record.round for record in swarm.records if evil.peer_id in record.members]
+    assert seated == [1, 2, 3, 4, 23, 24]
+    assert "admission: your experts did harm 3 times of late; a place is yours again with record 23" in evil.refusals
+    assert not any(member.objections for member in swarm.members.values())
+
+
+def test_marks_that_would_cost_half_of_the_seats_cost_none() -> None:
+    seats = tuple(Seat(PeerId(peer), 1, (0,)) for peer in "abcd")
+    marks = Marks({PeerId("a"): (1, 2, 3), PeerId("b"): (2, 3, 4), PeerId("c"): (3, 4)})
+    assert without_barred(seats, marks, 4) == seats
+    assert [seat.peer_id for seat in without_barred((*seats, Seat(PeerId("e"), 1, (0,))), marks, 4)] == ["c", "d", "e"]
+    assert without_barred(seats, marks, 20) == tuple(seat for seat in seats if seat.peer_id != "b")
+
+
 # ---- what members make of a proposal's verdicts ----
 
 
@@ -179,6 +216,21 @@ def test_a_proposal_that_lists_what_too_many_object_to_is_not_signed(disputed: S
     assert digests_in(listed.updates, disputed.layout)[0] == verdicts[0].open(Verdict, verdicts[0].run_id).updates
     fault = fault_in_verdicts(verdicts, listed, disputed.head, disputed.layout, {})
     assert fault == "more than half of those that tested expert 0 object to its updates"
+
+
+def test_a_proposal_that_marks_whom_the_verdicts_do_not_is_not_signed(disputed: Swarm) -> None:
+    sealed, verdicts = proposed(disputed)
+    assert sealed.record.harmful == ()  # two of three is less than four fifths
+    owner = next(member for member in disputed.members.values() if member.subsets == (0,))
+    marked = replaced(sealed.record, harmful=(owner.peer_id,))
+    fault = fault_in_verdicts(verdicts, marked, disputed.head, disputed.layout, {})
+    assert fault == f"{owner.peer_id} is marked, and the verdicts do not say so"
+    assert fault_in_verdicts(verdicts, marked, disputed.head, disputed.layout, {}, is_bound=True) is None
+    stranger = replaced(sealed.record, harmful=(PeerId("nobody"),))
+    own = owner.facts()
+    assert "those it marks are not members" in (
+        objections(stranger.seal(), disputed.head, own, disputed.layout) or "signed"
+    )
 
 
 def test_who_objects_does_not_sign_a_proposal_from_which_its_objection_is_missing(disputed: Swarm) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from real_swarm import Place, organize, place, small_run, until
 
+from spes_peer.run.marks import MOST_MARKS
 from spes_peer.run.records import Record
 
 __all__ = ["place"]
@@ -53,22 +54,27 @@ def experts_of(record: Record, peer: str) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_experts_that_their_owner_ruins_are_kept_out_by_the_others_objections(place: Place, tmp_path: Path) -> None:
+def test_experts_that_their_owner_ruins_are_kept_out_and_cost_it_its_seat(place: Place, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(EVIL)
     run = organize(place, small_run())
     run.befores["evil"] = ("env", f"PYTHONPATH={tmp_path}")
     for name in ("anna", "ben", "evil"):
         run.join(name)
     evil = run.peer_id("evil")
-    run.until_round("anna", 9)
-    records = {one.round: one for one in (certified.sealed.record for certified in run.chain("anna").from_round(2))}
-    kept_out = [round for round, record in records.items() if not experts_of(record, evil)]
+    run.until_round("anna", 10)
+    records = {one.round: one for one in (certified.sealed.record for certified in run.chain("anna").from_round(1))}
+    trained = [round for round in records if round > 1 and evil in records[round - 1].members]
+    kept_out = [round for round in trained if not experts_of(records[round], evil)]
     assert all(experts_of(records[round], evil) for round in (2, 3, 4))  # while it was honest
-    assert len(kept_out) >= 3, kept_out
+    assert len(kept_out) >= MOST_MARKS, kept_out
     for round in kept_out:  # what it did to the shared parameters was sound, and the others' experts are there
         assert evil in {part.peer_id for part in records[round].updates[0].contributors}
         assert experts_of(records[round], run.peer_id("anna"))
+    marked = {round for round in records if records[round].harmful == (evil,)}  # for one expert, too
+    assert marked.issuperset(kept_out)
+    assert evil not in records[max(records)].members
     until(lambda: "objecting to an expert" in place.read("anna.log"), "anna says what she found")
     assert "makes the run's model worse on held-out text" in place.read("evil.log")
+    until(lambda: "a place is yours again with record" in place.read("evil.log"), "it hears why it has no place")
     assert records[max(records)].held_out_loss < records[min(kept_out)].held_out_loss
-    run.until_equal("anna", "ben", "evil")
+    run.until_equal("anna", "ben")

@@ -69,8 +69,8 @@ class Voter:
         reason = reason or objections(sealed, head, own, self._layout, past)
         # what votes bind it to was proposed by another, and the verdicts came with that
         is_bound = bool(head.record.roster) and proposal.term > 0 and not unvoted and are_binding(proposal.votes, head)
-        ours = {} if is_bound else own.objections()
-        reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours)
+        ours = own.objections()
+        reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours, is_bound)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)

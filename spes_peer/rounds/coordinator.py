@@ -42,6 +42,7 @@ from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, fo
 from spes_peer.rounds.verdicts import fault_in_verdict
 from spes_peer.rounds.waiting import waiting as waiting
 from spes_peer.run.certificates import check_signature, may_sign
+from spes_peer.run.marks import MOST_MARKS
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.run.signed import Signed
 
@@ -173,12 +174,15 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return f"{signed.kind}: a coordinator takes no such message"
 
 
-def _take_request(state: Coordinator, signed: Signed, request: AdmissionRequest) -> Coordinator | str:
+def _take_request(state: Coordinator, signed: Signed, request: AdmissionRequest) -> Coordinator | Step | str:
     if isinstance(state.phase, Finished):
         return f"admission: the run has ended with record {state.head.round}"
     if fault := fault_in_request(request, state.rules.manifest):
         return f"admission: {fault}"
-    return replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request))
+    admitted = replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request))
+    until = state.past.marks.barred_until(signed.peer_id, state.head.round)
+    why = f"admission: your experts did harm {MOST_MARKS} times of late; a place is yours again with record {until}"
+    return Step(admitted, (Outgoing(signed.peer_id, Refusal(why)),)) if until else admitted
 
 
 def _member(state: Coordinator, signed: Signed) -> RosterEntry | str:

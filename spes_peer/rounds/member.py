@@ -198,6 +198,8 @@ def _updates(case: _Case) -> str | None:
     for update in record.updates:
         if reason := _fault_in_update(update, case):
             return f"the update of {update.block}: {reason}"
+    if list(record.harmful) != sorted(case.previous.members & set(record.harmful)):
+        return "those it marks are not members, or not in peer-id order, or one is there twice"
     if record.tokens != (tokens := sum(case.tokens.values())):
         return f"the record counts {record.tokens} tokens, and its updates hold {tokens}"
     return None

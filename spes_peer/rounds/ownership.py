@@ -1,6 +1,7 @@
 """Who owns what in the next round: an ordered chain of small rules, each with a test whose name is the rule.
 
     sitting members keep, applicants get what they ask for   (`admission.next_seats`)
+    → whose experts did harm again and again has no seat for a while
     → a wish to change is granted if it harms no subset
     → every `rotation_rounds` a co-owner fills a vacant subset, or a trained subset is swapped for an untrained one
 
@@ -18,6 +19,7 @@ from spes_peer.rounds.admission import Crowd, Seat, next_seats
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.manifest import Manifest
+from spes_peer.run.marks import Marks
 from spes_peer.run.norms import Norms
 from spes_peer.run.records import Record
 
@@ -35,13 +37,18 @@ class Past:
     certifiers: frozenset[PeerId] = frozenset()
     """Who can have the uncertified end of the chain certified; empty when it has none."""
     norms: Norms = field(default_factory=Norms)
+    marks: Marks = field(default_factory=Marks)
 
     def after(self, record: Record, layout: Layout) -> "Past":
         """… once `record`, the next one, is there too."""
         blocks = [layout.by_id[update.block] for update in record.updates if update.block in layout.by_id]
         trained = {subset: record.round for block in blocks if (subset := layout.subset_of(block)) is not None}
         return Past(
-            {**self.trained_in, **trained}, self.leases.after(record), self.certifiers, self.norms.after(record)
+            {**self.trained_in, **trained},
+            self.leases.after(record),
+            self.certifiers,
+            self.norms.after(record),
+            self.marks.after(record),
         )
 
 
@@ -50,7 +57,8 @@ def seats_after(record: Record, crowd: Crowd, past: Past, manifest: Manifest, no
 
     `past` is that of the chain up to `record`, which includes it; `now` is in Unix seconds.
     """
-    seats, lease_seconds = next_seats(record, crowd), manifest.timing.lease_seconds
+    seats = without_barred(next_seats(record, crowd), past.marks, record.round)
+    lease_seconds = manifest.timing.lease_seconds
     places: Places = {seat.peer_id: frozenset(seat.subsets) for seat in seats}
     leased = set(past.leases.standing(places, now, lease_seconds))
     for peer in filter(places.__contains__, crowd.applying()):  # who is new has what it asked for already
@@ -63,6 +71,13 @@ def seats_after(record: Record, crowd: Crowd, past: Past, manifest: Manifest, no
         vacant = set(range(manifest.training.num_subsets)) - owners_in(places).keys() - leased
         places = rotated(places, settled, vacant, past)
     return tuple(replace(seat, subsets=tuple(sorted(places[seat.peer_id]))) for seat in seats)
+
+
+def without_barred(seats: tuple[Seat, ...], marks: Marks, round: int) -> tuple[Seat, ...]:
+    """The seats of those that are not barred; all of them if that is not more than half: a run goes on, whoever it is
+    that says that so many do harm."""
+    kept = tuple(seat for seat in seats if not marks.barred_until(seat.peer_id, round))
+    return kept if 2 * len(kept) > len(seats) else seats
 
 
 def owners_in(places: Places) -> Counter[int]:

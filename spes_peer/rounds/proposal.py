@@ -1,6 +1,6 @@
 """The next record, from what a round brought. What a member can compute it computes too, with these functions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Seat
@@ -49,11 +49,12 @@ def next_record(
     finish_after: int | None,
     first: PeerId | None,
     now: float,
+    harmful: Collection[PeerId] = (),
 ) -> Record:
     """Close the round that `head` opened with `updates` (in block order) and open the next for `seats`.
 
     `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
-    `first` shall coordinate the next round.
+    `first` shall coordinate the next round. `harmful` are those whose experts nearly all testers object to.
     """
     manifest, record = layout.manifest, head.record
     training, step = manifest.training, step_after(record, manifest)
@@ -86,4 +87,5 @@ def next_record(
         opened_at=now,
         deadline_at=now + manifest.timing.round_seconds,
         is_final=is_final,
+        harmful=tuple(sorted(harmful)),
     )

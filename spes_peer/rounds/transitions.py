@@ -38,7 +38,7 @@ from spes_peer.rounds.reducing import (
     settle,
     to_leave_out,
 )
-from spes_peer.rounds.verdicts import COORDINATOR_PART, digests_in, is_objected, who_tests
+from spes_peer.rounds.verdicts import COORDINATOR_PART, digests_in, is_marked, is_objected, who_tests
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
 from spes_peer.run.signed import Signed
@@ -225,6 +225,7 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
         findings_in(phase.contributions.values()),
         now,
         _told(said),
+        _makers_of_harm(phase, said, state),
     )
     return replace(step, outgoing=outgoing + step.outgoing)
 
@@ -275,6 +276,22 @@ def _told(said: Verdicts) -> tuple[Signed, ...]:
         if any(verdict.objects for _, verdict in said[expert].values())
         for signed, verdict in said[expert].values()
         if verdict.is_tested
+    )
+
+
+def _makers_of_harm(phase: Reducing, said: Verdicts, state: Coordinator) -> frozenset[PeerId]:
+    """Who contributed to experts of which nearly all that tested them say that they do harm."""
+    by_id, testers = state.rules.layout.by_id, who_tests(state.head.record, state.rules.layout)
+    marked = {
+        expert
+        for expert, verdicts in said.items()
+        if is_marked((verdict for _, verdict in verdicts.values()), len(testers[expert]))
+    }
+    return frozenset(
+        part.peer_id
+        for one in phase.reductions.values()
+        if by_id[one.task.block].expert in marked
+        for part in one.task.inputs
     )
 
 
@@ -351,6 +368,7 @@ def _propose(
     findings: Findings,
     now: float,
     verdicts: tuple[Signed, ...] = (),
+    harmful: Collection[PeerId] = (),
 ) -> Step:
     chosen = seats(state, now)
     if not chosen and first_candidate(state, chosen) is None:
@@ -366,6 +384,7 @@ def _propose(
         state.rules.finish_after,
         first_candidate(state, chosen),
         now,
+        harmful,
     )
     state = replace(state, phase=Closing(now, record.seal(), proposed_term(state), now, verdicts=verdicts))
     return Step(state, ask_to_sign(state))

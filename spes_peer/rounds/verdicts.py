@@ -10,6 +10,10 @@ The coordinator decides; its proposal carries the verdicts on every expert to wh
 see that nothing is listed to which too many object; whose own objection is missing there signs nothing. That what was
 left out was objected to nobody need prove: a coordinator may also call it late.
 
+*The record marks the owners of experts to which at least four fifths of those that tested object*, and two at least:
+three marks cost a seat (`run.marks`). That is more than it takes to leave an expert out, so that a minority which
+happens to be drawn together cannot drive out the others.
+
 `sync.most_harm` is the part by which the loss may rise; with 0 nothing is tested, and nobody is waited for.
 """
 
@@ -88,15 +92,23 @@ def is_objected(verdicts: Iterable[Verdict], num_testers: int) -> bool:
     return 2 * num_objections > len(tested) and num_objections >= min(2, num_testers)
 
 
+def is_marked(verdicts: Iterable[Verdict], num_testers: int) -> bool:
+    """Whether these verdicts mark those who made the updates; see the module."""
+    tested = [verdict for verdict in verdicts if verdict.is_tested]
+    return 5 * sum(verdict.objects for verdict in tested) >= 4 * len(tested) and is_objected(tested, num_testers)
+
+
 def fault_in_verdicts(
     signed_verdicts: Sequence[Signed],
     proposed: Record,
     head: SealedRecord,
     layout: Layout,
     ours: Mapping[int, tuple[PeerId, Verdict]],
+    is_bound: bool = False,
 ) -> str | None:
     """Why the record that is proposed behind `head` does not follow from the verdicts that come with it, or why those
-    are not all; None if it does. `ours` are this member's own objections, by expert."""
+    are not all; None if it does. `ours` are this member's own objections, by expert. If votes bind the proposer to the
+    record, another has proposed it before, and the verdicts came with that."""
     record = head.record
     if len(signed_verdicts) > NUM_TESTERS * layout.manifest.model.num_experts:
         return f"it comes with {len(signed_verdicts)} verdicts"
@@ -109,6 +121,8 @@ def fault_in_verdicts(
         if fault := fault_in_verdict(verdict, signed.peer_id, record, layout):
             return f"a verdict in the proposal: {fault}"
         opened.setdefault(verdict.expert, {})[signed.peer_id] = verdict
+    if not is_bound and (innocent := _unmarked(opened, proposed, record, layout)):
+        return f"{innocent[0]} is marked, and the verdicts do not say so"
     if not opened and not ours:
         return None
     testers = who_tests(record, layout)
@@ -116,7 +130,28 @@ def fault_in_verdicts(
         said = {peer: verdict for peer, verdict in opened.get(expert, {}).items() if verdict.updates == digest}
         if is_objected(said.values(), len(testers[expert])):
             return f"more than half of those that tested expert {expert} object to its updates"
-        mine = ours.get(expert)
+        mine = None if is_bound else ours.get(expert)
         if mine is not None and mine[1].updates == digest and mine[0] not in said:
             return f"our objection to the updates of expert {expert} is not among its verdicts"
     return None
+
+
+def _unmarked(
+    opened: Mapping[int, Mapping[PeerId, Verdict]], proposed: Record, record: Record, layout: Layout
+) -> list[PeerId]:
+    """Whom the proposed record marks although the verdicts mark none of the experts that it owned."""
+    if not proposed.harmful:
+        return []
+    testers, marked = who_tests(record, layout), set()
+    for expert, by_peer in opened.items():
+        by_digest: dict[bytes, list[Verdict]] = {}
+        for verdict in by_peer.values():
+            by_digest.setdefault(verdict.updates, []).append(verdict)
+        if any(is_marked(verdicts, len(testers[expert])) for verdicts in by_digest.values()):
+            marked.add(expert)
+    owners = {
+        entry.peer_id
+        for entry in record.roster
+        if any(not marked.isdisjoint(layout.manifest.experts_of(subset)) for subset in entry.subsets)
+    }
+    return [peer for peer in proposed.harmful if peer not in owners]

@@ -14,6 +14,7 @@ from spes_peer.run.certificates import Checks
 from spes_peer.run.layout import Layout
 from spes_peer.run.leases import Leases
 from spes_peer.run.lineage import Lineage, Rank, branch_of
+from spes_peer.run.marks import Marks
 from spes_peer.run.norms import Norms
 from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
 from spes_peer.wire import convert
@@ -44,6 +45,7 @@ class _Known:
     last_updated: Mapping[BlockId, int] = field(default_factory=dict)
     leases: Leases = field(default_factory=Leases)
     norms: Norms = field(default_factory=Norms)
+    marks: Marks = field(default_factory=Marks)
 
     def followed_by(self, lineage: Lineage) -> "_Known":
         """… with one record more, at the head of `lineage`."""
@@ -56,6 +58,7 @@ class _Known:
             {**self.last_updated, **dict.fromkeys(blocks, record.round)},
             self.leases.after(record),
             self.norms.after(record),
+            self.marks.after(record),
         )
 
 
@@ -184,6 +187,11 @@ class Chain:
     def leases(self) -> Leases:
         """Of everybody that ever stood in a roster."""
         return self._known.leases
+
+    @property
+    def marks(self) -> Marks:
+        """Against owners of harmful experts."""
+        return self._known.marks
 
     def norms_at(self, round: int) -> Norms:
         """What was usual when this record was the newest one; `BlobMissing` as from `record`."""

@@ -121,6 +121,7 @@ class Record:
     deadline_at: float
     genesis: tuple[BlockName, ...] = ()
     is_final: bool = False
+    harmful: tuple[PeerId, ...] = ()
 
     def seal(self) -> "SealedRecord":
         return SealedRecord(self, convert.encode(self))

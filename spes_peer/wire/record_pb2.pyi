@@ -90,7 +90,7 @@ class BlockName(_message.Message):
     def __init__(self, block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("version", "run_id", "round", "previous_hash", "state_root", "held_out_loss", "train_loss", "tokens", "step", "updates", "merge_alpha", "roster", "reducers", "candidates", "next_position", "returned", "opened_at", "deadline_at", "genesis", "is_final")
+    __slots__ = ("version", "run_id", "round", "previous_hash", "state_root", "held_out_loss", "train_loss", "tokens", "step", "updates", "merge_alpha", "roster", "reducers", "candidates", "next_position", "returned", "opened_at", "deadline_at", "genesis", "is_final", "harmful")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Record(_message.Message):
     DEADLINE_AT_FIELD_NUMBER: _ClassVar[int]
     GENESIS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    HARMFUL_FIELD_NUMBER: _ClassVar[int]
     version: int
     run_id: bytes
     round: int
@@ -131,7 +132,8 @@ class Record(_message.Message):
     deadline_at: float
     genesis: _containers.RepeatedCompositeFieldContainer[BlockName]
     is_final: bool
-    def __init__(self, version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., state_root: _Optional[str] = ..., held_out_loss: _Optional[float] = ..., train_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., step: _Optional[int] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ..., merge_alpha: _Optional[float] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., reducers: _Optional[_Iterable[_Union[BlockReducers, _Mapping]]] = ..., candidates: _Optional[_Iterable[str]] = ..., next_position: _Optional[int] = ..., returned: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., opened_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., genesis: _Optional[_Iterable[_Union[BlockName, _Mapping]]] = ..., is_final: bool = ...) -> None: ...
+    harmful: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., state_root: _Optional[str] = ..., held_out_loss: _Optional[float] = ..., train_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., step: _Optional[int] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ..., merge_alpha: _Optional[float] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., reducers: _Optional[_Iterable[_Union[BlockReducers, _Mapping]]] = ..., candidates: _Optional[_Iterable[str]] = ..., next_position: _Optional[int] = ..., returned: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., opened_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., genesis: _Optional[_Iterable[_Union[BlockName, _Mapping]]] = ..., is_final: bool = ..., harmful: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CertifiedRecord(_message.Message):
     __slots__ = ("record", "term", "signatures")
