@@ -47,10 +47,17 @@ class _Size:
     num_loopback_repeats: int
 
 
-_FULL = _Size(512 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3, num_loopback_repeats=6)
+_FULL = _Size(256 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3, num_loopback_repeats=6)
 _QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1, num_loopback_repeats=1)
 LINK_MBIT, RELAY_MBIT, SWARM_MBIT = 100, 50, 20
-GOALS = {"loopback_ratio": 0.8, "grpc_link_ratio": 0.9, "relay_link_ratio": 0.8, "swarm_factor": 1.6}
+# What to reach at least, of the last at most; of the first two, one.
+GOALS = {
+    "loopback_mb_s": 250,
+    "loopback_ratio": 0.8,
+    "grpc_link_ratio": 0.9,
+    "relay_link_ratio": 0.8,
+    "swarm_factor": 1.6,
+}
 
 
 def run_bench(options: Namespace) -> dict[str, Any]:
