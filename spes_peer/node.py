@@ -35,7 +35,7 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.logs import keep_bounded
 from spes_peer.membership.directory import Directory
-from spes_peer.ports import Ports
+from spes_peer.ports import Ports, is_on_the_internet
 from spes_peer.run.certificates import Checks, stalled_at
 from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.layout import Layout
@@ -106,7 +106,13 @@ class Node:
         self.traffic = Traffic(self.identity.peer_id)
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(
-            self.signer, self.traffic, self._open_tunnel, folder.peer_socket, self.now, self._relay_of
+            self.signer,
+            self.traffic,
+            self._open_tunnel,
+            folder.peer_socket,
+            self.now,
+            self._relay_of,
+            may_dial=lambda address: not settings.is_public or is_on_the_internet(address),
         )
         self.reach = Reach(
             own_host=settings.own_host or settings.host,

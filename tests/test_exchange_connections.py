@@ -16,6 +16,7 @@ from spes_peer.exchange.connections import Connections, Way
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.link import Link
 from spes_peer.identity import Identity, PeerId, TlsIdentity
+from spes_peer.ports import is_on_the_internet
 from spes_peer.wire.peer_pb2 import HaveRequest
 
 HAVE = HaveRequest(name="0" * 64)
@@ -198,6 +199,28 @@ async def test_a_link_through_a_relay_stands_until_its_peer_is_at_that_relay_no_
     assert await roads.link() is link
     roads.announce([], [another])
     assert await roads.link() is not link
+
+
+async def test_in_a_run_on_the_internet_nobody_is_sent_into_a_private_network(
+    tmp_path: Path, nodes: list[Node]
+) -> None:
+    tunnels: list[tuple[str, ...]] = []
+
+    async def open_tunnel(peer_id: str, addresses: tuple[str, ...]) -> Path:
+        tunnels.append(addresses)
+        return nodes[0].unix_path
+
+    caller = Node(tmp_path / "caller")
+    connections = Connections(caller.signer, caller.traffic, open_tunnel, may_dial=is_on_the_internet)
+    private = [f"127.0.0.1:{port_of(nodes[0])}", f"localhost:{port_of(nodes[0])}"]
+    connections.update_entry(nodes[0].entry(private))
+    with pytest.raises(Unreachable, match="is a private address"):
+        await connections.to(nodes[0].peer_id)
+    fair = ("/ip4/11.77.0.2/tcp/1/p2p/x", "/dns/a.name/tcp/1/p2p/x", Roads.CIRCUIT.replace("192.0.2.1", "11.77.0.3"))
+    connections.update_entry(nodes[0].entry(private, ["/ip4/192.168.1.1/tcp/1/p2p/x", *fair, "/ip6/::1/tcp/1/p2p/x"]))
+    assert (await connections.to(nodes[0].peer_id)).transport == "libp2p"
+    assert tunnels == [fair]
+    await connections.close()
 
 
 async def test_an_unreachable_peer_is_not_dialled_again_at_once_until_it_has_a_new_address(

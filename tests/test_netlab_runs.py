@@ -129,7 +129,7 @@ def test_a_hole_is_punched_between_homes_where_routers_let_that_be(
     if is_punched:
         until(lambda: reach(one, at_other) == reach(other, at_one) == "punched", "both go through the hole", 30.0)
     else:
-        time.sleep(12.0)
+        time.sleep(6.0)
         assert reach(one, at_other) == reach(other, at_one) == relay.rpartition("/")[2]
         assert reach(other, at_one) == relay.rpartition("/")[2]
 

@@ -84,6 +84,7 @@ class Connections:
         own_socket: Path | None = None,
         now: Callable[[], float] = time.time,
         relay_of: RelayOf = lambda _peer: None,
+        may_dial: Callable[[str], bool] = lambda _ip_address: True,
     ) -> None:
         """`own_socket` is where this node itself serves: it is called like any other. Calls show tokens of `now`."""
         self._signer = signer
@@ -92,6 +93,7 @@ class Connections:
         self._own_socket = own_socket
         self._now = now
         self._relay_of = relay_of
+        self._may_dial = may_dial
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
 
@@ -268,9 +270,14 @@ class Connections:
         failures: list[str] = []
         for text in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
             try:
-                targets += [endpoint.target for endpoint in await _resolved(parse_endpoint(text))]
+                found = await _resolved(parse_endpoint(text))
             except (BadConfiguration, Unreachable) as error:
                 failures.append(str(error))
+                continue
+            fair = [endpoint for endpoint in found if self._may_dial(endpoint.host)]
+            targets += [endpoint.target for endpoint in fair]
+            if not fair:
+                failures.append(f"{text} is a private address, which nobody of a run on the internet has")
 
         def attempt(target: str) -> Callable[[], Awaitable[Link]]:
             return lambda: self._open(entry, "grpc", target, DIAL_SECONDS)
@@ -287,10 +294,14 @@ class Connections:
         assert self._open_tunnel is not None
         try:
             async with asyncio.timeout(TUNNEL_SECONDS):
-                path = await self._open_tunnel(entry.peer_id, entry.libp2p_addresses)
+                path = await self._open_tunnel(entry.peer_id, tuple(filter(self._is_fair, entry.libp2p_addresses)))
         except TimeoutError:
             raise Unreachable(f"none opened in {TUNNEL_SECONDS:.0f} s") from None
         return await self._open(entry, "libp2p", f"unix:{path}", TUNNEL_SECONDS)
+
+    def _is_fair(self, libp2p_address: str) -> bool:
+        _, kind, host, *_ = *libp2p_address.split("/"), "", ""
+        return kind not in ("ip4", "ip6") or self._may_dial(host)
 
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
