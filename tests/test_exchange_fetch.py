@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from exchange_nodes import Node, eventually, introduce, running
 from spes_peer.blobs import PIECE_BYTES, BlobStore
 from spes_peer.errors import BadMessage, Unreachable
 from spes_peer.exchange.fetch import Fetcher
-from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.holdings import Holdings, PartialBlob
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Flow, Traffic
+from spes_peer.exchange.uploads import MAX_PEERS_PER_BLOB, Uploads
 from spes_peer.identity import Identity
 
 CONTENT = random.Random(2).randbytes(11 * PIECE_BYTES + 77)
@@ -298,6 +300,34 @@ async def test_who_is_named_first_is_asked_first_unless_it_is_slow(tmp_path: Pat
             newcomer.fetcher._means.piece_seconds[node.peer_id] = seconds
         await newcomer.fetcher.fetch(blobs[1].name, 1, named)
         assert (len(one.holdings.asked), len(two.holdings.asked)) == (1, 1)  # type: ignore[attr-defined]
+
+
+async def test_a_source_that_tells_of_too_many_others_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, Holdings, Holdings) as (liar, newcomer):
+        blob = liar.store.put(CONTENT)
+        crowd = {f"peer {number}": frozenset({0}) for number in range(MAX_PEERS_PER_BLOB + 1)}
+        monkeypatch.setattr(Uploads, "to_others", lambda *_arguments, **_named: crowd)
+        with pytest.raises(Unreachable, match="33 others fetch from it"):
+            await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [liar.peer_id])
+        assert newcomer.fetcher.bad_sources == {liar.peer_id: 1}
+        del crowd["peer 0"]  # so many that nobody knows are passed over
+        await Fetcher(newcomer.holdings, newcomer.connections, 1.0).fetch(blob.name, blob.size_bytes, [liar.peer_id])
+
+
+async def test_a_disk_that_stalls_for_longer_than_a_source_may_costs_no_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, stalls = PartialBlob.accept_piece, iter([2.0])
+
+    def stalling(partial: PartialBlob, index: int, content: bytes | memoryview) -> None:
+        time.sleep(next(stalls, 0.0))
+        accept(partial, index, content)
+
+    monkeypatch.setattr(PartialBlob, "accept_piece", stalling)
+    async with running(tmp_path, Counting, Holdings) as (source, newcomer):
+        blob = source.store.put(CONTENT)
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])  # of whom 1 s of silence is enough
+        assert newcomer.store.read(blob.name) == CONTENT
 
 
 async def test_many_who_fetch_one_blob_serve_each_other(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ NUM_ASKERS = 3
 ALLOWED_BYTES = 32 << 20
 """For each end, threads' stacks and gRPC's buffers included; three pieces of 1 MiB are what a request holds."""
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process"),
+]
 
 
 def forget_peak(pid: int) -> int:

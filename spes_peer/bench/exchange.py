@@ -48,7 +48,7 @@ class _Size:
 
 
 _FULL = _Size(256 << 20, 64 << 20, 32 << 20, 32 << 20, 24 << 20, num_peers=8, num_repeats=3, num_loopback_repeats=6)
-_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 4 << 20, num_peers=2, num_repeats=1, num_loopback_repeats=1)
+_QUICK = _Size(8 << 20, 4 << 20, 4 << 20, 4 << 20, 12 << 20, num_peers=2, num_repeats=1, num_loopback_repeats=1)
 LINK_MBIT, RELAY_MBIT, SWARM_MBIT = 100, 50, 20
 # What to reach at least, of the last at most; of the first two, one.
 GOALS = {

@@ -27,6 +27,7 @@ from spes_peer.exchange.limits import (
 from spes_peer.exchange.link import Link, Stalled
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.sources import Request, Source, Wanted, num_at_once, request_size
+from spes_peer.exchange.uploads import MAX_PEERS_PER_BLOB
 from spes_peer.identity import PeerId
 from spes_peer.wire.chunks import Chunk
 from spes_peer.wire.peer_pb2 import FetchRequest, HaveReply, HaveRequest
@@ -208,6 +209,8 @@ class Transfer:
         have = Have.from_bitmap(reply.size_bytes, reply.bitmap)
         if have.pieces and have.size_bytes != self.partial.size_bytes:
             raise Unsuitable(f"says that it has {have.size_bytes} bytes, not the {self.partial.size_bytes} announced")
+        if len(reply.uploads) > MAX_PEERS_PER_BLOB:
+            raise BadMessage(f"says that {len(reply.uploads)} others fetch from it; {MAX_PEERS_PER_BLOB} are told of")
         promised: Counter[int] = Counter()
         for upload in reply.uploads:
             promised.update(Have.from_bitmap(self.partial.size_bytes, upload.bitmap).pieces)
