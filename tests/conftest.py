@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spes_peer import troubles
 from spes_peer.identity import Identity
 from spes_peer.run.manifest import Manifest, parse_run_file
 from spes_peer.run.presets import PRESETS
@@ -12,6 +13,12 @@ settings.register_profile(
     "spes-peer", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 settings.load_profile("spes-peer")
+
+
+@pytest.fixture(autouse=True)
+def _no_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test did to a disk is no trouble of the next."""
+    monkeypatch.setattr(troubles, "board", troubles.Troubles())
 
 
 @pytest.fixture

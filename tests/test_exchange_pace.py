@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node, eventually
+from exchange_nodes import Node
 
 from spes_peer.exchange import pace
 from spes_peer.exchange.fetch import Fetcher
@@ -126,36 +126,26 @@ async def ends(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
     await source.server.stop(0)
 
 
-async def steady_rate(num_bytes: Callable[[], int], first: int, last: int) -> float:
-    """Bytes a second, from when there are more than `first` to when there are more than `last`."""
-    now = asyncio.get_running_loop().time
-    await eventually(lambda: num_bytes() > first)
-    began_at, before = now(), num_bytes()
-    await eventually(lambda: num_bytes() > last, 20.0)
-    return (num_bytes() - before) / (now() - began_at)
-
-
-async def test_so_many_bytes_a_second_are_sent_as_was_said(ends: tuple[Node, Node]) -> None:
-    source, asker = ends
+async def rate_of(fetcher: Fetcher, source: Node, read_ahead_bytes: int = 0) -> float:
+    """At which three blobs come, in bytes a second; it counts what must have waited for the pace."""
     blobs = [source.store.put(bytes([number]) * 2_000_000) for number in range(3)]
-    wanted = [(blob.name, blob.size_bytes, [source.peer_id]) for blob in blobs]
-    fetching = asyncio.create_task(asker.fetcher.fetch_all(wanted))
-    rate = await steady_rate(lambda: source.traffic.sent_bytes, 500_000, 5_500_000)
-    assert rate == pytest.approx(RATE, rel=0.05)
-    await fetching
+    now = asyncio.get_running_loop().time
+    began_at = now()
+    await fetcher.fetch_all([(blob.name, blob.size_bytes, [source.peer_id]) for blob in blobs])
+    return (sum(blob.size_bytes for blob in blobs) - read_ahead_bytes) / (now() - began_at)
 
 
-async def test_so_many_bytes_a_second_are_taken_as_was_said(tmp_path: Path) -> None:
+async def test_no_more_bytes_a_second_are_sent_than_was_said(ends: tuple[Node, Node]) -> None:
+    source, asker = ends
+    assert await rate_of(asker.fetcher, source, int(RATE * 0.1)) < RATE * 1.05
+
+
+async def test_no_more_bytes_a_second_are_taken_than_was_said(tmp_path: Path) -> None:
     source, asker = Node(tmp_path / "source"), Node(tmp_path / "asker")
     await source.start()
     asker.connections.update_entry(source.entry())
     fetcher = Fetcher(asker.holdings, asker.connections, 1.0, download=Pace(RATE))
-    blobs = [source.store.put(bytes([number]) * 2_000_000) for number in range(3)]
-    wanted = [(blob.name, blob.size_bytes, [source.peer_id]) for blob in blobs]
-    fetching = asyncio.create_task(fetcher.fetch_all(wanted))
-    rate = await steady_rate(lambda: asker.traffic.received_bytes, 1_500_000, 5_000_000)  # past what is read ahead
-    assert rate == pytest.approx(RATE, rel=0.05)
-    await fetching
+    assert await rate_of(fetcher, source, int(RATE * 0.1)) < RATE * 1.05
     await asker.connections.close()
     assert source.server is not None
     await source.server.stop(0.0)
