@@ -100,6 +100,7 @@ async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_an
         dying = next(relay for relay in relays if relay.addresses[0].endswith(str(used)))
         assert not fetching.done()
         process_of(dying).kill()
+        await dying.close()  # or it is back before anybody looks for another
         killed_at = time.monotonic()
         async with asyncio.timeout(DEADLINE_SECONDS):
             await fetching
@@ -108,5 +109,6 @@ async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_an
         now_used = taker.connections.way_to(source.peer_id).relay
         assert now_used != used
         assert now_used in [key.peer_id for key in keys]
+        standing = [str(now_used)]
+        await eventually(lambda: [one.rpartition("/")[2] for one in own.standing_relays] == standing, DEADLINE_SECONDS)
         assert taker.traffic.received_bytes < 1.5 * BLOB_BYTES  # what had come was not fetched again
-        await eventually(lambda: len(own.standing_relays) == 2, DEADLINE_SECONDS)  # it is started again by its owner
