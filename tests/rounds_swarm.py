@@ -152,7 +152,7 @@ class Member:
     def honest_report(self, task: ReduceTask) -> UpdateReport:
         size = self.swarm.layout.mean_bytes(self.swarm.layout.by_id[task.block])
         blob = invented([(part.blob, part.tokens, part.clip) for part in task.inputs])
-        return UpdateReport(self.head.round, task.block, blob, size, ())
+        return UpdateReport(self.head.round, task.block, blob, size, (), task.digest)
 
     def on_message(self, message: Any) -> None:
         match message:

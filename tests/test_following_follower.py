@@ -164,7 +164,7 @@ class Participant:
         blob = invented([(part.blob, part.tokens, part.clip) for part in task.inputs])
         self._reports[task.block] = blob
         size = self.node.layout.mean_bytes(self.node.layout.by_id[task.block])
-        return UpdateReport(self.round, task.block, blob, size, ())
+        return UpdateReport(self.round, task.block, blob, size, (), task.digest)
 
 
 class Run:

@@ -436,7 +436,7 @@ async def test_absurd_contents_under_a_members_signature_are_refused_by_name(sce
         (_contribution(scene, own, offers=()), "it lacks"),
         (_contribution(scene, own, state_root="../" * 30), "is not a sha256"),
         (_contribution(scene, (own + 1) % 4), "not the sender's to train"),
-        (UpdateReport(ROUND, good.offers[0].block, "ab" * 32, big, ()), "nothing is being averaged"),
+        (UpdateReport(ROUND, good.offers[0].block, "ab" * 32, big, (), b""), "nothing is being averaged"),
         (Holding(2**64 - 1, ()), "round 1 is open"),
         (RecordSignature(big, 0, b"x"), "no record is proposed"),
         (Vote(ROUND, b"x", 2**64 - 1, b"", 0), "vote:"),

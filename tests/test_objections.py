@@ -103,6 +103,48 @@ def test_an_expert_to_which_its_testers_object_is_in_no_record_and_its_owner_hea
     assert not any(member.objections for member in swarm.members.values())
 
 
+def test_an_expert_of_which_a_part_is_withheld_is_tested_by_nobody_and_in_no_record(swarm: Swarm) -> None:
+    owner = swarm[1]
+    expert, other = swarm.layout.manifest.experts_of(owner.subsets[0])
+    blocks = swarm.layout.expert_blocks(expert)
+    assert len(blocks) > 1
+    contribute = owner.contribute
+
+    def withhold_a_block() -> None:
+        contribute()
+        assert owner.contribution is not None
+        owner.store -= {offer.blob for offer in owner.contribution.offers if offer.block == blocks[-1].id}
+
+    owner.contribute = withhold_a_block  # type: ignore[method-assign]
+    swarm.until(lambda: swarm.round == 2)
+    assert expert not in experts_in(swarm.head.record)
+    assert other in experts_in(swarm.head.record)
+
+
+def test_a_coordinator_that_starts_again_while_experts_are_tested_hears_what_was_found(swarm: Swarm) -> None:
+    owner = swarm[1]
+    bad = set(swarm.layout.manifest.experts_of(owner.subsets[0]))
+    for member in swarm.members.values():
+        member.judges = lambda expert: expert in bad
+    swarm[0].judges = lambda _expert: None  # so that it goes on for a while
+    swarm.until(lambda: swarm.phase == "reducing")
+    swarm.settle()
+    assert isinstance(swarm.state.phase, Reducing)
+    assert any(verdict.objects for _, verdict in swarm.state.phase.verdicts.values())
+    swarm.state = coordinator.start(swarm.state.rules, swarm.head, swarm.state.me, swarm.now)
+    for member in swarm.members.values():
+        said = [*member.verdicts.values()]
+        member.judges = lambda _expert: None  # nobody tests twice
+        swarm.take(coordinator.on_connected(swarm.state, member.peer_id, swarm.now))
+        for verdict in said:
+            member.say(verdict)  # while it still takes contributions
+        assert member.contribution is not None
+        member.say(member.contribution)
+    swarm.until(lambda: swarm.round == 2)
+    assert experts_in(swarm.head.record) == set(range(8)) - bad
+    assert not any(member.objections for member in swarm.members.values())
+
+
 def test_one_who_objects_to_everything_keeps_nothing_out(swarm: Swarm) -> None:
     swarm[2].judges = lambda _expert: True
     swarm.until(lambda: swarm.round == 3)
@@ -167,6 +209,16 @@ def test_marks_that_would_cost_half_of_the_seats_cost_none() -> None:
     assert without_barred(seats, marks, 4) == seats
     assert [seat.peer_id for seat in without_barred((*seats, Seat(PeerId("e"), 1, (0,))), marks, 4)] == ["c", "d", "e"]
     assert without_barred(seats, marks, 20) == tuple(seat for seat in seats if seat.peer_id != "b")
+
+
+def test_of_several_owners_nobody_is_marked(manifest: Manifest) -> None:
+    swarm = Swarm(changed(manifest, "sync", most_harm=0.03), [(0,), (0,), (1,), (2,), (3,)])
+    for member in swarm.members.values():
+        member.judges = lambda expert: expert in (0, 1, 2)
+    swarm.until(lambda: swarm.round == 3)
+    (alone,) = (peer for peer, member in swarm.members.items() if member.subsets == (1,))
+    assert [record.harmful for record in swarm.records[2:]] == [(alone,)] * 2
+    assert not any(member.objections for member in swarm.members.values())
 
 
 # ---- what members make of a proposal's verdicts ----

@@ -6,6 +6,7 @@ said again to a coordinator that may have missed it.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -35,6 +36,7 @@ from spes_peer.training.work import ExpertTried, TryExpert
 logger = logging.getLogger(__name__)
 
 _PARALLEL_OFFERS = 8
+_PARALLEL_OFFERS_OF_ONE = 2
 _PARALLEL_REDUCES = 4
 _ATTEMPT_PART = 1 / 4
 """Of the grace: after so long others have their turn, and the coordinator hears that an offer is missing."""
@@ -77,8 +79,13 @@ class RoundWork:
         """What it was asked last to average of each block."""
         self._averaged: dict[BlockId, tuple[ReduceInput, ...]] = {}
         """Of what it has reported."""
+        self._missing: dict[BlockId, MissingOffers] = {}
+        """What it has said that it cannot get."""
         self._notices_started: set[str] = set()
         self._fetching = asyncio.Semaphore(_PARALLEL_OFFERS)
+        self._fetching_of: defaultdict[PeerId, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_PARALLEL_OFFERS_OF_ONE)
+        )
         self._reducing = asyncio.Semaphore(_PARALLEL_REDUCES)
         self._testing = asyncio.Semaphore(1)
         self._unsaid_holdings: set[str] = set()
@@ -147,9 +154,10 @@ class RoundWork:
     def _on_task(self, task: ReduceTask) -> None:
         if self._inputs.get(task.block) != task.inputs:
             self._inputs[task.block] = task.inputs
+            self._missing.pop(task.block, None)
             self._spawn(self._reduce(task))
-        elif task.block in self.reports:  # who asks again has not heard it: another coordinator, by now
-            self._send(self.reports[task.block])
+        elif said := self._missing.get(task.block) or self.reports.get(task.block):
+            self._send(said)  # who asks again has not heard it: another coordinator, by now
 
     def on_notice(self, notice: UpdateNotice) -> None:
         block = self._node.layout.by_id.get(notice.block)
@@ -173,15 +181,15 @@ class RoundWork:
     async def _reduce(self, task: ReduceTask) -> None:
         """Fetch the offers, average them, report. Offers that cannot be had are named, and tried again until the round
         is over or the block is to be averaged without them."""
-        said: tuple[PeerId, ...] = ()
         try:
-            while missing := await self._fetch_offers(task):
+            while makers := await self._fetch_offers(task):
                 if not self._is_wanted(task):
                     return
-                if missing != said:
-                    logger.warning("offers are missing block=%s of=%s", task.block, ", ".join(missing))
-                    self._send(MissingOffers(self.round, task.block, missing))
-                    said = missing
+                said = MissingOffers(self.round, task.block, makers)
+                if self._missing.get(task.block) != said:
+                    logger.warning("offers are missing block=%s of=%s", task.block, ", ".join(makers))
+                    self._missing[task.block] = said
+                    self._send(said)
                 await asyncio.sleep(_AGAIN_SECONDS)
             async with self._reducing:
                 reduced = await self._trainer.get().reduce_block(task)
@@ -192,8 +200,9 @@ class RoundWork:
         if not self._is_wanted(task):
             return
         self._averaged[task.block] = task.inputs
+        self._missing.pop(task.block, None)
         self.reports[task.block] = UpdateReport(
-            self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected
+            self.round, task.block, reduced.blob, reduced.size_bytes, reduced.rejected, task.digest
         )
         self._send(self.reports[task.block])
         if reduced.blob:
@@ -210,7 +219,10 @@ class RoundWork:
 
         async def is_missing(one: ReduceInput) -> bool:
             try:
-                async with self._fetching, asyncio.timeout(attempt_seconds):
+                # one that trickles its offers must not hold all places, nor they who wait for a task that is over
+                async with self._fetching_of[one.peer_id], self._fetching, asyncio.timeout(attempt_seconds):
+                    if not self._is_wanted(task):
+                        return True
                     await self._node.fetcher.fetch(one.blob, size, [one.peer_id, *self._node.others()])
             except DiskTrouble as error:
                 troubles.append(error)
@@ -250,8 +262,10 @@ class RoundWork:
         task = TryExpert(self.round, expert, blobs, peers.index(self._node.peer_id), len(peers))
         async with self._testing:
             before = self.verdicts.get(expert)
-            is_known = before is not None and before.updates == digest_of(blobs)
-            if is_known or not self._may_test or self.closed.is_set():
+            if before is not None and before.updates == digest_of(blobs):
+                self._say(before)  # who tells us again has not heard it: another coordinator, by now
+                return
+            if not self._may_test or self.closed.is_set():
                 return
             try:
                 if self.contribution is None:

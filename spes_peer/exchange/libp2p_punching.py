@@ -36,6 +36,8 @@ class HolePunching(DCUtRProtocol):
         self._tried_at: dict[ID, float] = {}
         self._punched: set[ID] = set()
         self._num_under_way = 0
+        self._targets: dict[ID, frozenset[Multiaddr]] = {}
+        """What each peer has named for this attempt."""
 
     async def towards(self, peer: ID) -> None:
         """Punch, unless that was tried lately, or is for the other side to begin: two attempts at once disturb each
@@ -79,6 +81,23 @@ class HolePunching(DCUtRProtocol):
 
     def _decode_observed_addrs(self, addr_bytes: list[bytes]) -> list[Multiaddr]:
         return [address for address in super()._decode_observed_addrs(addr_bytes[:1]) if _is_fair(address)]
+
+    async def _perform_hole_punch(self, peer_id: ID, addrs: list[Multiaddr], as_responder: bool = False) -> bool:
+        self._targets[peer_id] = frozenset(addrs)
+        try:
+            return bool(await super()._perform_hole_punch(peer_id, addrs, as_responder))
+        finally:
+            self._targets.pop(peer_id, None)
+
+    async def _dial_peer(
+        self, peer_id: ID, addr: Multiaddr, source: tuple[str, int] | None = None, as_responder: bool = False
+    ) -> None:
+        """Not what else the peer has told of itself, hundreds of addresses perhaps, and ones in this house."""
+        if addr in self._targets.get(peer_id, ()):
+            await super()._dial_peer(peer_id, addr, source, as_responder)
+
+    async def _spam_udp_for_hole_punch(self, addr: Multiaddr, stop: trio.Event) -> None:
+        """Nobody here listens on UDP."""
 
     async def _try_unilateral_upgrade(self, peer_id: ID) -> bool:
         return False  # direct ways are in its entry, and tried before a circuit

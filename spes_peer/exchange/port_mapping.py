@@ -34,13 +34,16 @@ Ask = Callable[[Sequence[str], float], Awaitable[dict[str, Any]]]
 
 async def ask_router(arguments: Sequence[str], seconds: float) -> dict[str, Any]:
     """What the process says; an "error" for one that does not answer in time."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "spes_peer.exchange.upnp", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "spes_peer.exchange.upnp", *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:  # no memory, no descriptors: at the next renewal, perhaps
+        return {"error": f"cannot ask: {error.strerror}"}
     assert process.stdout is not None
     try:
         async with asyncio.timeout(seconds):

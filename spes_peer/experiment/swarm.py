@@ -164,7 +164,9 @@ class Swarm:
             return reduction
         reducers = reduction.task.reducers
         made = self.trainers[reducers[0]].reduce_block(reduction.task)
-        report = UpdateReport(self.head.round, reduction.task.block, made.blob, made.size_bytes, made.rejected)
+        report = UpdateReport(
+            self.head.round, reduction.task.block, made.blob, made.size_bytes, made.rejected, reduction.task.digest
+        )
         for reducer in reducers:
             reduction = reported(reduction, reducer, report)
         peers = tuple(self.trainers)

@@ -240,6 +240,8 @@ def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Co
     if fault := fault_in_report(report, signed.peer_id, reduction, state.rules.layout):
         return f"{prefix}: {fault}"
     assert reduction is not None  # fault_in_report has refused it
+    if report.inputs != reduction.task.digest:  # what it was given before the block was begun anew
+        return state
     reductions = {**phase.reductions, report.block: reported(reduction, signed.peer_id, report)}
     phase = replace(phase, reductions=reductions)
     update = reduction.update
@@ -289,7 +291,7 @@ def _take_verdict(state: Coordinator, signed: Signed, verdict: Verdict) -> Coord
     entry = _member(state, signed)
     if isinstance(entry, str):
         return f"{prefix}: {entry}"
-    if not isinstance(phase, Reducing):
+    if not isinstance(phase, Training | Reducing):
         return state
     verdicts = {**phase.verdicts, (verdict.expert, signed.peer_id): (signed, verdict)}
     return replace(state, phase=replace(phase, verdicts=verdicts))

@@ -60,6 +60,8 @@ class UpdateReport:
     """Empty when no sound mean could be made."""
     size_bytes: int
     rejected: tuple[PeerId, ...]
+    inputs: bytes
+    """`ReduceTask.digest`."""
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class Training:
     """Which start of its maker made each contribution; a newer start may make another."""
     excused: frozenset[PeerId] = frozenset()
     """Who has said that nobody need wait for it."""
+    verdicts: Mapping[tuple[int, PeerId], tuple[Signed, Verdict]] = field(default_factory=dict)
+    """Said to an earlier coordinator of the round, and said again to this one."""
     name: str = "training"
 
 

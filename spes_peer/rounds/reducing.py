@@ -7,8 +7,9 @@ and a further one decides. The rules, each a function below:
 - a result counts once more than half of the reducers that answered, or still can, found it;
 - a reducer that is gone, or silent for its patience, is not waited for;
 - when no result can count, the next peer in the block's rendezvous order is asked;
-- offers that a reducer cannot get and whose makers are gone, or that are still missing when two thirds of the time are
-  over, are left out: the block is averaged anew without them, or one that dies or withholds would void it for all;
+- who cannot get an offer agrees with nobody, and a further one is asked;
+- what more than half of the reducers cannot get is left out once its maker is gone, or two thirds of the time are over:
+  the block is averaged anew without it, or one that dies or withholds would void it for all;
 - offers that the agreeing reducers rejected are not in the update, and what only their makers offered is dropped;
 - an update may be listed once two others than its maker, or all there are, hold it.
 
@@ -141,8 +142,9 @@ def _result(report: UpdateReport) -> _Result:
 
 
 def reported(reduction: Reduction, sender: PeerId, report: UpdateReport) -> Reduction:
-    """The newest word of a reducer counts: an earlier one may be of other offers."""
-    return replace(reduction, reports={**reduction.reports, sender: report})
+    """The newest word of a reducer counts."""
+    missing = {peer: makers for peer, makers in reduction.missing.items() if peer != sender}
+    return replace(reduction, reports={**reduction.reports, sender: report}, missing=missing)
 
 
 def missed(reduction: Reduction, sender: PeerId, makers: Collection[PeerId]) -> Reduction:
@@ -151,14 +153,23 @@ def missed(reduction: Reduction, sender: PeerId, makers: Collection[PeerId]) -> 
     return replace(reduction, missing={**reduction.missing, sender: given.intersection(makers)})
 
 
-def to_leave_out(reduction: Reduction, present: Collection[PeerId], is_late: bool) -> frozenset[PeerId]:
-    """Whose offers nobody will average: what the reducer lacks that lacks the fewest, once all of it is of peers that
-    are gone, or it is late. Where one has made an average, the others get what they lack from it."""
-    if reduction.update is not None or any(report.blob for report in reduction.reports.values()):
+def to_leave_out(
+    reduction: Reduction, present: Collection[PeerId], able: Collection[PeerId], is_late: bool
+) -> frozenset[PeerId]:
+    """Whose offers nobody will average: those that more than half of the other reducers cannot get, where the maker is
+    gone or it is late. While it is there, one word against it is not enough where a second could be had."""
+    if reduction.update is not None:
         return frozenset()
-    lacking = [makers for peer, makers in sorted(reduction.missing.items()) if peer in present and makers]
-    fewest = min(lacking, key=len, default=frozenset[PeerId]())
-    return fewest if is_late or fewest.isdisjoint(present) else frozenset()
+    reducers = [peer for peer in reduction.task.reducers if peer in present]
+    out = set()
+    for maker in frozenset().union(*reduction.missing.values()):
+        others = [peer for peer in reducers if peer != maker]
+        num_missing = sum(maker in reduction.missing.get(peer, ()) for peer in others)
+        is_gone = maker not in present
+        least = 1 if is_gone else min(2, sum(peer != maker for peer in able))
+        if (is_gone or is_late) and 2 * num_missing > len(others) >= least:
+            out.add(maker)
+    return frozenset(out)
 
 
 def begun_anew(
@@ -196,7 +207,7 @@ def settle(
         report = reduction.reports.get(peer)
         if report is not None and report.blob:
             by_result.setdefault(_result(report), []).append(peer)
-    num_votes = sum(len(peers) for peers in by_result.values())
+    num_votes = sum(len(peers) for peers in by_result.values()) + len(_lacking(reduction, present))
     for (blob, rejected), peers in by_result.items():
         if 2 * len(peers) > num_votes + len(waited_for):
             return replace(reduction, update=_agreed(reduction, blob, rejected, peers, layout))
@@ -217,11 +228,16 @@ def settle(
 def still_working(
     reduction: Reduction, present: Collection[PeerId], now: float, patience_seconds: float
 ) -> tuple[PeerId, ...]:
-    """Reducers that are there, have not reported, and still have time."""
+    """Reducers that are there, lack nothing, have not reported, and still have time."""
     if reduction.is_settled or now >= reduction.asked_at + patience_seconds:
         return ()
-    absent = reduction.overdue | reduction.reports.keys()
+    absent = reduction.overdue | reduction.reports.keys() | _lacking(reduction, present)
     return tuple(peer for peer in reduction.task.reducers if peer in present and peer not in absent)
+
+
+def _lacking(reduction: Reduction, present: Collection[PeerId]) -> frozenset[PeerId]:
+    """Reducers that are there and cannot get an offer."""
+    return frozenset(peer for peer, makers in reduction.missing.items() if makers and peer in present)
 
 
 def _agreed(

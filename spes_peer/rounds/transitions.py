@@ -38,7 +38,14 @@ from spes_peer.rounds.reducing import (
     settle,
     to_leave_out,
 )
-from spes_peer.rounds.verdicts import COORDINATOR_PART, digests_in, is_marked, is_objected, who_tests
+from spes_peer.rounds.verdicts import (
+    COORDINATOR_PART,
+    digests_in,
+    experts_owned_by_one,
+    is_marked,
+    is_objected,
+    who_tests,
+)
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
 from spes_peer.run.signed import Signed
@@ -153,7 +160,8 @@ def _begin_reducing(state: Coordinator, contributions: Contributions, now: float
     refusals = tuple(Outgoing(peer, Refusal(f"contribution to round {round}: {why[peer]}")) for peer in sorted(why))
     reductions = reductions_of(counting, state.rules.layout, round, now, state.past.norms)
     orders = orders_of(round, [one.task for one in reductions.values()])
-    phase = Reducing(now, counting, reductions)
+    held = state.phase.verdicts if isinstance(state.phase, Training) else {}
+    phase = Reducing(now, counting, reductions, verdicts=held)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
     for update in only_offers:
         phase = holding(phase, update)
@@ -219,6 +227,7 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
     }
     by_id = state.rules.layout.by_id
     outgoing += _refusals_of_harm(phase, harmful, state)
+    harmful |= testers.keys() - digests_in(listed, state.rules.layout).keys()  # of which a part could not be tested
     step = _propose(
         state,
         tuple(update for update in listed if by_id[update.block].expert not in harmful),
@@ -280,12 +289,13 @@ def _told(said: Verdicts) -> tuple[Signed, ...]:
 
 
 def _makers_of_harm(phase: Reducing, said: Verdicts, state: Coordinator) -> frozenset[PeerId]:
-    """Who contributed to experts of which nearly all that tested them say that they do harm."""
+    """Who alone owns experts of which nearly all that tested them say that they do harm."""
     by_id, testers = state.rules.layout.by_id, who_tests(state.head.record, state.rules.layout)
+    alone = experts_owned_by_one(state.head.record, state.rules.layout)
     marked = {
         expert
         for expert, verdicts in said.items()
-        if is_marked((verdict for _, verdict in verdicts.values()), len(testers[expert]))
+        if expert in alone and is_marked((verdict for _, verdict in verdicts.values()), len(testers[expert]))
     }
     return frozenset(
         part.peer_id
@@ -325,8 +335,11 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
     for block, before in phase.reductions.items():
         if before.is_settled:
             continue
-        after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
-        if out := to_leave_out(after, present, is_late or after.gave_up):
+        after = before
+        if not (out := to_leave_out(before, present, able, is_late)):
+            after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
+            out = to_leave_out(after, present, able, is_late=True) if after.gave_up else frozenset()
+        if out:
             after = begun_anew(after, out, state.rules.layout, round, able, now)
             why = f"contribution to round {round}: nobody could fetch your offer of {block} in time"
             outgoing += [Outgoing(peer, Refusal(why)) for peer in sorted(out)]

@@ -10,7 +10,7 @@ The coordinator decides; its proposal carries the verdicts on every expert to wh
 see that nothing is listed to which too many object; whose own objection is missing there signs nothing. That what was
 left out was objected to nobody need prove: a coordinator may also call it late.
 
-*The record marks the owners of experts to which at least four fifths of those that tested object*, and two at least:
+*The record marks who alone owns an expert to which at least four fifths of those that tested object*, and two at least:
 three marks cost a seat (`run.marks`). That is more than it takes to leave an expert out, so that a minority which
 happens to be drawn together cannot drive out the others.
 
@@ -51,6 +51,13 @@ def who_tests(record: Record, layout: Layout) -> dict[int, tuple[PeerId, ...]]:
             for expert in layout.manifest.experts_of(subset)
         }
     return known
+
+
+def experts_owned_by_one(record: Record, layout: Layout) -> frozenset[int]:
+    """Whose updates come from one member: of several, who did the harm cannot be told."""
+    subsets = range(layout.manifest.training.num_subsets)
+    alone = [subset for subset in subsets if len(record.owners_of(subset)) == 1]
+    return frozenset(expert for subset in alone for expert in layout.manifest.experts_of(subset))
 
 
 def _strangers(record: Record, subset: int) -> Iterable[PeerId]:
@@ -139,7 +146,7 @@ def fault_in_verdicts(
 def _unmarked(
     opened: Mapping[int, Mapping[PeerId, Verdict]], proposed: Record, record: Record, layout: Layout
 ) -> list[PeerId]:
-    """Whom the proposed record marks although the verdicts mark none of the experts that it owned."""
+    """Whom the proposed record marks although the verdicts mark none of the experts that it owned alone."""
     if not proposed.harmful:
         return []
     testers, marked = who_tests(record, layout), set()
@@ -149,6 +156,7 @@ def _unmarked(
             by_digest.setdefault(verdict.updates, []).append(verdict)
         if any(is_marked(verdicts, len(testers[expert])) for verdicts in by_digest.values()):
             marked.add(expert)
+    marked &= experts_owned_by_one(record, layout)
     owners = {
         entry.peer_id
         for entry in record.roster

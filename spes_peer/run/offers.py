@@ -1,5 +1,6 @@
 """What peers offer for blocks, and who averages what: said in messages, done by trainers."""
 
+import hashlib
 from dataclasses import dataclass
 
 from spes_peer.blobs import BlobName, check_name
@@ -42,3 +43,9 @@ class ReduceTask:
     block: BlockId
     reducers: tuple[PeerId, ...]
     inputs: tuple[ReduceInput, ...]
+
+    @property
+    def digest(self) -> bytes:
+        """What a report names the inputs by, weights and clip factors with them."""
+        lines = (f"{one.peer_id} {one.blob} {one.tokens} {one.clip.hex()} {one.norm.hex()}\n" for one in self.inputs)
+        return hashlib.sha256("".join(lines).encode()).digest()

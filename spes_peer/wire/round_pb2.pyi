@@ -104,18 +104,20 @@ class ReduceOrder(_message.Message):
     def __init__(self, round: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[ReduceTask, _Mapping]]] = ...) -> None: ...
 
 class UpdateReport(_message.Message):
-    __slots__ = ("round", "block", "blob", "size_bytes", "rejected")
+    __slots__ = ("round", "block", "blob", "size_bytes", "rejected", "inputs")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     round: int
     block: str
     blob: str
     size_bytes: int
     rejected: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., rejected: _Optional[_Iterable[str]] = ...) -> None: ...
+    inputs: bytes
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ..., rejected: _Optional[_Iterable[str]] = ..., inputs: _Optional[bytes] = ...) -> None: ...
 
 class MissingOffers(_message.Message):
     __slots__ = ("round", "block", "makers")

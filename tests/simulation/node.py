@@ -411,7 +411,7 @@ class Volunteer(SimulatedNode):
         else:
             blob = invented(*((one.blob, one.tokens, one.clip) for one in task.inputs))
             size = self.layout.mean_bytes(self.layout.by_id[task.block])
-            work.reports[task.block] = UpdateReport(work.record.round, task.block, blob, size, ())
+            work.reports[task.block] = UpdateReport(work.record.round, task.block, blob, size, (), task.digest)
             self.follower.send(work.reports[task.block])
             self._hold(work, blob)
 
