@@ -186,7 +186,7 @@ def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized
     status = place.status("hit")
     assert any("the trainer ended reason=killed" in line["text"] for line in status["log"])
     numbers = [int(entry["round"]) for entry in status["rounds"]]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))  # each counts once
+    assert numbers == sorted(set(numbers))  # each counts once; one may be passed over by loading a newer snapshot
 
     daemon = organized.daemon("hit")
     all_of_it = [daemon, *daemon.children(recursive=True)]
