@@ -51,7 +51,7 @@ def test_a_volunteer_keeps_its_disk_limit_and_the_run_through_kills(place: Place
     assert status["troubles"] == []
     assert status["disk_limit_bytes"] == LIMIT_BYTES
     assert status["disk_used_bytes"] <= LIMIT_BYTES
-    assert max(taken) <= 1.15 * LIMIT_BYTES  # a round's blobs come between two looks
+    assert max(taken) <= 1.3 * LIMIT_BYTES  # what a round brings comes between two looks; without a limit it is 1.8
     store = BlobStore(place.path / "small" / "blobs")
     run.kill("small")
     found, _ = store.found()
