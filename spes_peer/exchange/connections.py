@@ -105,11 +105,6 @@ class Connections:
     def entry_of(self, peer_id: PeerId) -> PeerEntry | None:
         return self._peers[peer_id].entry if peer_id in self._peers else None
 
-    def transport_of(self, peer_id: PeerId) -> Transport | None:
-        """What carries calls to `peer_id` now; None without a link."""
-        peer = self._peers.get(peer_id)
-        return peer.link.transport if peer is not None and peer.link is not None else None
-
     def way_to(self, peer_id: PeerId) -> Way:
         """How calls get to `peer_id` now, and why so."""
         peer = self._peers.get(peer_id)

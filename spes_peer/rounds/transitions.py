@@ -142,10 +142,10 @@ def _advance_training(state: Coordinator, phase: Training, now: float) -> Step:
         return Step(state)
     if not contributions:  # the whole roster has gone, and others have come
         return _propose(state, (), untrained_findings(state.head.record), now) if seats(state, now) else Step(state)
-    return _begin_reducing(state, contributions, now)
+    return _begin_reducing(state, phase, contributions, now)
 
 
-def _begin_reducing(state: Coordinator, contributions: Contributions, now: float) -> Step:
+def _begin_reducing(state: Coordinator, training: Training, contributions: Contributions, now: float) -> Step:
     """Close contributions. Those on another root than most are deltas to something else and count for nothing; nor do
     those that repeat another's."""
     root, round = majority_root(contributions), state.head.round
@@ -160,8 +160,7 @@ def _begin_reducing(state: Coordinator, contributions: Contributions, now: float
     refusals = tuple(Outgoing(peer, Refusal(f"contribution to round {round}: {why[peer]}")) for peer in sorted(why))
     reductions = reductions_of(counting, state.rules.layout, round, now, state.past.norms)
     orders = orders_of(round, [one.task for one in reductions.values()])
-    held = state.phase.verdicts if isinstance(state.phase, Training) else {}
-    phase = Reducing(now, counting, reductions, verdicts=held)
+    phase = Reducing(now, counting, reductions, verdicts=training.verdicts)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
     for update in only_offers:
         phase = holding(phase, update)
@@ -227,10 +226,10 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
     }
     by_id = state.rules.layout.by_id
     outgoing += _refusals_of_harm(phase, harmful, state)
-    harmful |= testers.keys() - digests_in(listed, state.rules.layout).keys()  # of which a part could not be tested
+    incomplete = testers.keys() - digests_in(listed, state.rules.layout).keys()  # nobody could test those
     step = _propose(
         state,
-        tuple(update for update in listed if by_id[update.block].expert not in harmful),
+        tuple(update for update in listed if by_id[update.block].expert not in harmful | incomplete),
         findings_in(phase.contributions.values()),
         now,
         _told(said),

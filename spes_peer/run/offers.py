@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from spes_peer.blobs import BlobName, check_name
 from spes_peer.identity import PeerId
@@ -44,7 +45,7 @@ class ReduceTask:
     reducers: tuple[PeerId, ...]
     inputs: tuple[ReduceInput, ...]
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What a report names the inputs by, weights and clip factors with them."""
         lines = (f"{one.peer_id} {one.blob} {one.tokens} {one.clip.hex()} {one.norm.hex()}\n" for one in self.inputs)
