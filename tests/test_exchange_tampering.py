@@ -90,5 +90,7 @@ async def test_calls_of_others_go_on_while_somebody_tampers(tmp_path: Path) -> N
             async with asyncio.TaskGroup() as both:
                 both.create_task(fails())
                 both.create_task(other.fetcher.fetch(name, len(BLOB), [callee.peer_id]))
+            assert tamperer.num_changed > 0
         assert other.store.read(name) == BLOB
-        assert not victim.store.has(name)
+        # The callee may have said in time that `other` has it too: then the victim has it from there, and whole.
+        assert not victim.store.has(name) or victim.store.read(name) == BLOB
