@@ -20,12 +20,19 @@ from spes_peer.run.records import CertifiedRecord
 NUM_RECORDS = 7
 NOBODY = Identity.from_seed(b"\x24" * 32).peer_id
 LONG_AGO = 1000.0
+PATIENT = {
+    "fetch_stall_seconds": 5.0,
+    "round_grace_seconds": 6.0,
+    "coordinator_timeout_seconds": 7.0,
+    "stall_timeout_seconds": 8.0,
+}
+"""Nobody is silent here but those that are gone: a machine that does other things too makes no difference."""
 
 
 @pytest.fixture
 async def run(tmp_path: Path, manifest: Manifest, organizer: Identity) -> AsyncIterator[RunNodes]:
     """Three nodes with record 0."""
-    async with run_nodes(tmp_path, manifest, organizer, 3) as run:
+    async with run_nodes(tmp_path, manifest, organizer, 3, PATIENT) as run:
         yield run
 
 
