@@ -17,7 +17,7 @@ from spes_peer.bench.command import add_bench_command
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
-from spes_peer.logs import RepeatFilter
+from spes_peer.logs import PlainFormatter, RepeatFilter
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import add_memory_choices, add_plan_command, size
 
@@ -73,7 +73,8 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     level = getattr(logging, options.log_level)
     console = logging.StreamHandler(sys.stderr)
     console.addFilter(RepeatFilter())
-    logging.basicConfig(level=level, format=_LOG_FORMAT, datefmt=_LOG_TIMES, handlers=[console])
+    console.setFormatter(PlainFormatter(_LOG_FORMAT, _LOG_TIMES))
+    logging.basicConfig(level=level, handlers=[console])
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 

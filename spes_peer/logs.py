@@ -1,4 +1,4 @@
-"""Logs that do not grow without end, and do not say the same thing over and over.
+"""Logs that do not grow without end, do not say the same thing over and over, and have one line for each thing said.
 
 Processes that log for others (children, a daemon behind a dashboard) have their output in a file that is open for
 appending. `bound` keeps such a file small without their doing: what it holds becomes `<name>.old`, and it is emptied.
@@ -9,6 +9,7 @@ import contextlib
 import logging
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,30 @@ from pathlib import Path
 MOST_BYTES = 8 << 20
 LOOK_SECONDS = 30.0
 REPEAT_SECONDS = 60.0
+MOST_CHARACTERS = 4_000  # of one thing said
 _MOST_REMEMBERED = 512
 _PEER = re.compile(r"\bpeer=(\S+)")
+
+
+def plain(text: str, most: int = MOST_CHARACTERS) -> str:
+    """One line of at most so many characters that moves no cursor: some of the words are other peers'."""
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut if cut.isprintable() else "".join(sign if sign.isprintable() else " " for sign in cut)
+
+
+class PlainFormatter(logging.Formatter):
+    """Writes each message as `plain` has it, so that nobody's words look like lines of our own. Tracebacks are ours."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = plain(record.message)
+        return super().formatMessage(record)
+
+
+def log_of_child(level: int = logging.INFO) -> None:
+    """What a process of our own logs: to stderr, which is its log file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def bound(path: Path, most_bytes: int = MOST_BYTES) -> None:

@@ -9,9 +9,9 @@ from daemon_parts import OTHER, QUICK, Scene, following, make_node
 from exchange_nodes import eventually
 
 from spes_peer.errors import BadConfiguration
-from spes_peer.identity import Identity
+from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node
-from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure, Excuse
+from spes_peer.rounds.messages import AdmissionRequest, Contribution, CoordinatorBeat, Departure, Excuse
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
@@ -362,3 +362,19 @@ async def test_only_steps_of_the_open_round_are_shown(scene: Scene) -> None:
         assert scene.member.progress is None
         scene.trainer.on_progress(ahead)
         assert scene.member.progress == ahead
+
+
+async def test_a_coordinator_that_babbles_is_shown_in_a_few_words_and_names_nobody_it_need_not(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: scene.phases.name == "waiting")
+        strangers = tuple(PeerId(f"p{number}" * 1_000) for number in range(1_000))
+        known = scene.node.chain.record(0).sealed.record.candidates[0]
+        babble = "\x1b[2J\nERROR " * 100_000
+        beat = CoordinatorBeat(0, 0, babble, 1e300, (known, *strangers), 1e300, babble, 0.0)
+        scene.member.follower.attendance.on_message(known, beat)
+        shown = scene.member.round_phase
+        assert shown is not None
+        assert shown.waiting_for == (known,)
+        for text in (shown.phase, shown.why, scene.phases.message.why):
+            assert text.isprintable()
+            assert len(text) <= 200

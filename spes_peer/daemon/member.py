@@ -22,6 +22,7 @@ from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, DiskTrouble, PeerError
 from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
+from spes_peer.logs import plain
 from spes_peer.node import Node
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0
 _STOP_MARGIN_SECONDS = 2.0  # a step may be under way when the deadline comes
 _LONGEST_REASON = 200  # characters of others' words in ours
+_LONGEST_PHASE = 20
+_MOST_AWAITED = 64  # whom a coordinator names as awaited
 _NOT_MEASURED = HeldOut(0.0, 0)
 
 
@@ -284,7 +287,7 @@ class Member:
             case UpdateNotice() if self._work:
                 self._work.on_notice(message)
             case Refusal():
-                logger.warning("the coordinator refused a message why=%s", message.why[:_LONGEST_REASON])
+                logger.warning("the coordinator refused a message why=%s", plain(message.why, _LONGEST_REASON))
 
     def _facts(self) -> Own:
         return self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
@@ -302,17 +305,24 @@ class Member:
             self._work.until_at += seconds
 
     def _on_beat(self, beat: CoordinatorBeat) -> None:
-        beat = self._by_wall_clock(beat)
+        beat = self._to_be_shown(beat)
         self.round_phase = beat
         if self._phases.name in ("closing", "waiting") and beat.why:
-            self._say(self._phases.name, beat.why[:_LONGEST_REASON], beat.waiting_for, beat.until_at)
+            self._say(self._phases.name, beat.why, beat.waiting_for, beat.until_at)
         self._phases.touch()
 
-    def _by_wall_clock(self, beat: CoordinatorBeat) -> CoordinatorBeat:
-        """For watchers, who know no other clock; 0 stays "without an end"."""
+    def _to_be_shown(self, beat: CoordinatorBeat) -> CoordinatorBeat:
+        """For watchers: by the wall clock, for they know no other (0 stays "without an end"); and no more of another's
+        words than an honest one needs."""
         wall_at = self.node.clock.wall_at
-        until_at = wall_at(beat.until_at) if beat.until_at else 0.0
-        return replace(beat, since_at=wall_at(beat.since_at), until_at=until_at)
+        return replace(
+            beat,
+            phase=plain(beat.phase, _LONGEST_PHASE),
+            since_at=wall_at(beat.since_at),
+            waiting_for=tuple(peer for peer in beat.waiting_for[:_MOST_AWAITED] if self.node.names(peer)),
+            until_at=wall_at(beat.until_at) if beat.until_at else 0.0,
+            why=plain(beat.why, _LONGEST_REASON),
+        )
 
     def _on_lost(self, why: str) -> None:
         """Nobody coordinates whom this peer can reach."""

@@ -13,7 +13,7 @@ from spes_peer import troubles
 from spes_peer.exchange.connections import Way
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
-from spes_peer.logs import RepeatFilter
+from spes_peer.logs import RepeatFilter, plain
 from spes_peer.node import Node
 from spes_peer.process import Service
 from spes_peer.run.layout import Layout
@@ -77,8 +77,8 @@ class LogRing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._sequence += 1
-        line = LogLine(sequence=self._sequence, at=record.created, level=record.levelname, text=record.getMessage())
-        self.lines.append(line)
+        text = plain(record.getMessage())
+        self.lines.append(LogLine(sequence=self._sequence, at=record.created, level=record.levelname, text=text))
 
 
 def run_info(signed: SignedManifest, manifest: Manifest, layout: Layout) -> RunInfo:
@@ -268,7 +268,7 @@ def in_words(status: Status) -> str:
         lines.append(_disk_line(status))
     if known := [entry for entry in status.rounds if entry.held_out_loss >= 0]:
         lines.append(f"held-out loss {known[-1].held_out_loss:.3f} after round {known[-1].round}")
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))
 
 
 def _disk_line(status: Status) -> str:

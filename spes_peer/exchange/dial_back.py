@@ -22,6 +22,7 @@ from spes_peer.exchange.dialling import LOOK_UP_SECONDS, look_up
 from spes_peer.exchange.limits import Busy
 from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
+from spes_peer.logs import plain
 from spes_peer.wire.peer_pb2 import DialBackReply, DialBackRequest
 
 MAX_ADDRESSES = 8
@@ -173,8 +174,4 @@ async def ask_dial_back(
     observed = plain_ip(reply.observed)
     if len(reply.failures) != len(grpc) + len(others) or (reply.observed and not observed):
         raise BadMessage(f"{link.peer_id}: it does not say what it found")
-    return DialledBack(witness, observed, tuple(_printable(failure) for failure in reply.failures))
-
-
-def _printable(words: str) -> str:
-    return "".join(sign if sign.isprintable() else " " for sign in words[:_MAX_REASON_CHARACTERS])
+    return DialledBack(witness, observed, tuple(plain(failure, _MAX_REASON_CHARACTERS) for failure in reply.failures))

@@ -11,7 +11,6 @@ ends with its parent. Errors of a stream end that stream, never the node.
 import logging
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from spes_peer.exchange.libp2p_punching import HolePunching
 from spes_peer.exchange.libp2p_relay import Relay
 from spes_peer.exchange.libp2p_reservations import Reservations
 from spes_peer.exchange.libp2p_tunnels import Tunnels
+from spes_peer.logs import log_of_child
 from spes_peer.ports import check_port_free
 from spes_peer.process import socket_to_parent
 from spes_peer.wire import frames
@@ -188,9 +188,7 @@ async def main(end: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_of_child(logging.WARNING)
     # it calls every orderly end of a stream an error
     logging.getLogger("libp2p.relay.circuit_v2.protocol").setLevel(logging.CRITICAL)
     logging.getLogger("libp2p.relay.circuit_v2.dcutr").setLevel(logging.CRITICAL)

@@ -17,12 +17,14 @@ from spes_peer.exchange.limits import Busy
 from spes_peer.exchange.tokens import TOKEN_KEY, make_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.identity import PeerId
+from spes_peer.logs import plain
 from spes_peer.run.signed import Signer
 from spes_peer.wire.chunks import Chunk, unpack_chunk
 from spes_peer.wire.peer_pb2 import DESCRIPTOR, FetchRequest
 from spes_peer.wire.peer_pb2_grpc import PeerStub
 
 _FETCH = f"/{DESCRIPTOR.services_by_name['Peer'].full_name}/Fetch"
+_MAX_REASON_CHARACTERS = 200  # of a stranger's words
 _END = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _ERRORS: dict[grpc.StatusCode, type[PeerError] | type[BlobMissing]] = {
     grpc.StatusCode.NOT_FOUND: BlobMissing,
@@ -129,7 +131,6 @@ class Link:
 
 
 def _ours(peer_id: PeerId, error: grpc.aio.AioRpcError) -> PeerError | BlobMissing:
-    # A stranger's words: cut, and without control characters, before a log or a terminal gets them.
-    said = "".join(sign if sign.isprintable() else " " for sign in (error.details() or "")[:200])
+    said = plain(error.details() or "", _MAX_REASON_CHARACTERS)
     kind = _ERRORS.get(error.code(), Unreachable)
     return kind(f"{peer_id}: {error.code().name}: {said}" if said else f"{peer_id}: {error.code().name}")

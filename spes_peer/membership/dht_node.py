@@ -37,6 +37,7 @@ from spes_peer.clock import HeldClock
 from spes_peer.errors import BadMessage, ChildFailed, SpesError
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity, peer_id_of, public_key_of
+from spes_peer.logs import log_of_child
 from spes_peer.membership.directory import socket_folder
 from spes_peer.membership.entries import (
     CLOCK_MARGIN_SECONDS,
@@ -512,7 +513,7 @@ async def run(end: socket.socket) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_of_child()
     asyncio.run(run(socket_to_parent()))
 
 

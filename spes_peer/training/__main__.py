@@ -15,7 +15,6 @@ import logging
 import os
 import queue
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ import psutil
 
 from spes_peer import troubles
 from spes_peer.errors import BadMessage, SpesError
+from spes_peer.logs import log_of_child
 from spes_peer.process import OUT_OF_MEMORY, OUT_OF_MEMORY_EXIT, kind_of, socket_to_parent
 from spes_peer.run.records import SealedRecord
 from spes_peer.training.activity import Activity
@@ -189,7 +189,7 @@ class TrainerService:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    log_of_child()
     TrainerService(socket_to_parent()).run()
 
 
