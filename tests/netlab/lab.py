@@ -135,6 +135,10 @@ class Home(Host):
         self._gateway.kill()
         self._gateway.wait()
 
+    def offer_nat_pmp(self) -> None:
+        """Let the router open ports for who asks it with NAT-PMP."""
+        self.tell_router(f"nat-pmp {_gateway(self.address)}")
+
     def tell_router(self, line: str) -> None:
         assert self.router.stdin is not None
         assert self.router.stdout is not None
@@ -220,7 +224,8 @@ class Lab:
             own = private if version == "4" else f"2a11:77:1:{number:x}::2"
             addresses.append(own)
             _add_address(space, "eth0", own)
-            ip("-n", space, f"-{version}", "route", "add", "default", "dev", "eth0")
+            towards = ("via", _gateway(private), "dev", "eth0", "onlink") if version == "4" else ("dev", "eth0")
+            ip("-n", space, f"-{version}", "route", "add", "default", *towards)
             ip("-n", self._internet, f"-{version}", "route", "add", public if version == "4" else own, "dev", wan)
         _shape(space, "eth0", up_mbit)
         _shape(self._internet, wan, down_mbit)
@@ -281,6 +286,11 @@ def _versions(family: Family) -> Sequence[str]:
 
 def _numbered(version: str, number: int) -> str:
     return str(number) if version == "4" else f"{number:x}"
+
+
+def _gateway(private: str) -> str:
+    """The router's own address in the home."""
+    return f"{private.rpartition('.')[0]}.1"
 
 
 def _home_address(number: int, moved: bool = False) -> str:

@@ -2,8 +2,8 @@
 
 `python router.py LAN WAN ADDRESS cone|symmetric FORGET_SECONDS DELAY_SECONDS` makes both devices in the namespace in
 which it runs, and says "ready". It obeys lines on its standard input ("address A.B.C.D", "forget", "forward PORT
-A.B.C.D PORT", "close PORT"), answers each with "done", and ends with it. Bandwidth is not its business: the devices'
-queues are shaped with tc.
+A.B.C.D PORT", "close PORT", "nat-pmp A.B.C.D" with its address in the home), answers each with "done", and ends with
+it. Bandwidth is not its business: the devices' queues are shaped with tc.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from nat_pmp import NatPmp
 from translation import Translation  # this file is run as a script, from wherever
 
 _TUNSETIFF = 0x400454CA
@@ -67,8 +68,17 @@ class Direction:
 
 def route(lan: int, wan: int, translation: Translation, delay_seconds: float) -> None:
     """Until standard input ends."""
+    nat_pmp = NatPmp(translation.forwards)
+
+    def outward(packet: bytes, now: float) -> bytes | None:
+        answer = nat_pmp.answer(packet, translation.public)
+        if answer is None:
+            return translation.outward(packet, now)
+        os.write(lan, answer)
+        return None
+
     directions = {
-        lan: Direction(lan, wan, translation.outward, delay_seconds),
+        lan: Direction(lan, wan, outward, delay_seconds),
         wan: Direction(wan, lan, translation.inward, delay_seconds),
     }
     poll = select.epoll()
@@ -79,19 +89,21 @@ def route(lan: int, wan: int, translation: Translation, delay_seconds: float) ->
         for file, _ in poll.poll(max(0.0, min(due) - time.monotonic()) if due else None):
             if file in directions:
                 directions[file].take()
-            elif not _obey(os.read(0, 1 << 12).decode(), translation):
+            elif not _obey(os.read(0, 1 << 12).decode(), translation, nat_pmp):
                 return
         for direction in directions.values():
             direction.send_due()
 
 
-def _obey(lines: str, translation: Translation) -> bool:
+def _obey(lines: str, translation: Translation, nat_pmp: NatPmp) -> bool:
     for line in lines.splitlines():
         command, *words = line.split()
         if command == "forward":
             translation.forwards[int(words[0])] = socket.inet_aton(words[1]) + int(words[2]).to_bytes(2, "big")
         elif command == "close":
             translation.forwards.pop(int(words[0]), None)
+        elif command == "nat-pmp":
+            nat_pmp.address = socket.inet_aton(words[0])
         else:  # a router with a new address forgets, too
             translation.public = socket.inet_aton(words[0]) if words else translation.public
             translation.forget()

@@ -182,6 +182,11 @@ def _corrected(checksum: bytearray, change: int) -> bytes:
     return (0xFFFF - (0xFFFF - int.from_bytes(checksum, "big") + change) % 0xFFFF).to_bytes(2, "big")
 
 
+def checksum(header: bytes) -> bytes:
+    """Of an IPv4 header whose checksum is 0."""
+    return (0xFFFF - _words(header) % 0xFFFF).to_bytes(2, "big")
+
+
 def _words(data: bytes) -> int:
     """The sum of its 16-bit words."""
     return sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
