@@ -260,7 +260,7 @@ def _add_join(commands: Any) -> None:
     add_max_disk(parser)
     parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
     network = parser.add_argument_group("network")
-    network.add_argument("--host", default="", help="address to listen on (the one that leads to the bootstrap node)")
+    network.add_argument("--host", default="", help="address to listen on (all that this machine has, or gets)")
     network.add_argument(
         "--port", type=port, default=0, metavar="N", help="first of three ports to listen on; 0 picks free ones (0)"
     )

@@ -23,6 +23,7 @@ from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
+from spes_peer.exchange.moving import AddressWatch
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.port_mapping import keep_ports_mapped
 from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
@@ -35,7 +36,7 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.logs import keep_bounded
 from spes_peer.membership.directory import Directory
-from spes_peer.ports import Ports, is_on_the_internet
+from spes_peer.ports import Ports, address_towards, is_on_the_internet
 from spes_peer.run.certificates import Checks, stalled_at
 from spes_peer.run.chain import Chain, Switch
 from spes_peer.run.layout import Layout
@@ -50,6 +51,10 @@ logger = logging.getLogger(__name__)
 OnAttend = Callable[[PeerId, AsyncIterator[Signed], Callable[[Signed], None]], Awaitable[None]]
 _BETTER_WAYS_SECONDS = 10.0  # between looks whether one is due
 _Closing = Callable[[], Awaitable[None]]
+
+
+class _Moved(Exception):
+    """This machine has another address."""
 
 
 def usable_name(name: str) -> str:
@@ -73,6 +78,8 @@ class NodeSettings:
     """Whether others may dial it; a node without inbound connections is reached through relays."""
     own_host: str = ""
     """This machine's address on the way to the others, where `host` is not one."""
+    towards: str = ""
+    """An IP address of the others, where `host` stands for all addresses of this machine: it may get another."""
     is_public: bool = False
     """Whether the run is on the internet: then private addresses are not announced."""
     relays: bool = False
@@ -131,6 +138,7 @@ class Node:
             self.manifest.timing.fetch_stall_seconds,
             download=Pace(settings.max_download),
         )
+        self._has_moved = asyncio.Event()
         self.announce_soon = asyncio.Event()
         """Set when others should know soon what this node says of itself."""
         self.state = PeerState.JOINING
@@ -374,7 +382,33 @@ class Node:
             tasks.create_task(self.reach.keep(self.connections, self._witnesses))
             tasks.create_task(self._look_for_better_ways())
             if self.settings.maps_ports:
-                tasks.create_task(keep_ports_mapped(self.reach))
+                tasks.create_task(self._keep_ports_mapped())
+            if towards := self.settings.towards:
+                addresses = AddressWatch(self.reach.own_host, lambda: address_towards(towards, 9), self._move)
+                tasks.create_task(addresses.run())
+
+    async def _keep_ports_mapped(self) -> None:
+        """Anew at each address that this machine gets."""
+        while True:
+            self._has_moved.clear()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(keep_ports_mapped(self.reach))
+                    await self._has_moved.wait()
+                    raise _Moved
+            except* _Moved:
+                pass
+
+    async def _move(self, own_host: str, is_cut: bool) -> None:
+        """This machine has another address. Connections from one that is gone are dead, but would not say so for long:
+        all are given up, and those of the child processes with them."""
+        if is_cut:
+            for child in (self.libp2p, self.directory):
+                if child is not None:
+                    child.restart()
+            await self.connections.close()
+        self.reach.move(own_host, is_cut)
+        self._has_moved.set()
 
     # ---- what this node says of itself ----
 

@@ -5,6 +5,7 @@ failing.
 """
 
 import contextlib
+import errno
 import ipaddress
 import random
 import socket
@@ -69,9 +70,32 @@ def address_towards(host: str, port: int) -> str:
     return "127.0.0.1"
 
 
+def has_address(address: str) -> bool:
+    """Whether this machine has the IP address now; no packet is sent."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
 def is_wildcard(host: str) -> bool:
     """Whether it stands for all addresses of a machine."""
     return host in ("0.0.0.0", "::")
+
+
+def wildcard_for(address: str) -> str:
+    """All addresses of a machine, of the family of `address`."""
+    return "::" if ":" in address else "0.0.0.0"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is an IP address of a machine for itself alone; a name is none."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def is_on_the_internet(address: str) -> bool:

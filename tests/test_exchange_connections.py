@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from exchange_nodes import Node, running
+from exchange_nodes import Node, eventually, running
 
 from spes_peer.errors import Unreachable
 from spes_peer.exchange.connections import Connections, Way
@@ -273,6 +273,27 @@ async def test_a_dropped_link_does_not_end_the_calls_on_it(nodes: list[Node]) ->
     assert await connections.to(peer_id) is not link
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
+
+
+async def test_calls_end_to_an_address_where_their_peer_is_no_more_and_those_to_one_that_it_keeps_go_on(
+    nodes: list[Node],
+) -> None:
+    connections, other = nodes[1].connections, nodes[0]
+    link = await connections.to(other.peer_id)
+    call = link.stub.Attend(metadata=link.metadata())
+    await call.wait_for_connection()
+    for addresses in (["127.0.0.1:1", f"127.0.0.1:{port_of(other)}"], [], ["a.name:1"]):
+        connections.update_entry(other.entry(addresses))
+        await connections.improve()
+        assert not call.done()
+    connections.update_entry(other.entry())
+    link = await connections.to(other.peer_id)
+    gone = link.stub.Attend(metadata=link.metadata())
+    await gone.wait_for_connection()
+    connections.update_entry(other.entry([f"127.0.0.2:{port_of(other)}"]))
+    await connections.improve()
+    await eventually(gone.done)
+    assert not call.done()
 
 
 async def test_closing_ends_calls_with_an_error_and_not_with_a_cancellation(nodes: list[Node]) -> None:

@@ -87,6 +87,20 @@ def test_until_somebody_has_tried_only_an_address_that_the_run_can_have_is_annou
     assert "192.168.1.7 is a private address" in hidden.why
 
 
+def test_where_this_machine_is_no_more_it_is_not_announced() -> None:
+    changes: list[int] = []
+    reach = take(made(on_change=lambda: changes.append(1)), verdict(PUBLIC))
+    reach.move(OTHER, is_cut=False)
+    assert reach.endpoints("grpc") == (Endpoint(PUBLIC, 4510),)  # it is there still, until somebody has looked
+    reach.move(OTHER, is_cut=True)
+    assert reach.endpoints("grpc") == (Endpoint(OTHER, 4510),)
+    assert len(changes) == 2
+    hidden = take(made(is_public=True), verdict(PUBLIC))
+    hidden.move("192.168.1.7", is_cut=True)
+    assert hidden.endpoints("grpc") == ()
+    assert hidden.needs_relay
+
+
 def test_a_port_that_is_none_is_not_announced() -> None:
     assert made(ports=Ports(0, 0, 0)).endpoints("grpc") == ()
 

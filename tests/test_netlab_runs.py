@@ -1,5 +1,9 @@
 """Real peers in the lab: whatever routers and addresses they have, three rounds are completed."""
 
+import base64
+import ipaddress
+import itertools
+import json
 import subprocess
 import sys
 import time
@@ -9,6 +13,12 @@ from pathlib import Path
 import pytest
 from netlab.lab import Host, Lab, Nat, lab, needs_lab
 from real_swarm import Place, Run, organize, place, small_run, until
+
+from spes_peer.chaos.network import ip
+from spes_peer.exchange.addresses import parse_endpoint
+from spes_peer.folder import StateFolder
+from spes_peer.run.peers import PeerEntry
+from spes_peer.wire import convert
 
 __all__ = ["lab", "place"]
 
@@ -101,6 +111,40 @@ def test_a_home_whose_router_opens_ports_is_dialled_there_also_when_its_public_a
     until(lambda: sum(line.startswith("close") for line in asked) == 3, "what was opened is closed")
 
 
+def replace_address(host: Host) -> str:
+    """As a machine that goes from Wi-Fi to cable: for a moment it has none, then another; which that is."""
+    before = host.address
+    after = str(ipaddress.ip_address(before) + 100)
+    ip("-n", host.space, "address", "delete", f"{before}/24", "dev", "eth0")
+    time.sleep(2.0)
+    ip("-n", host.space, "address", "add", f"{after}/24", "dev", "eth0")
+    ip("-n", host.space, "route", "add", "default", "via", str(ipaddress.ip_network(f"{after}/24", False)[1]))
+    host.addresses = (after, *host.addresses[1:])
+    return after
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_whose_address_changes_is_found_at_the_new_one_and_goes_on_training(place: Place, lab: Lab) -> None:
+    """It has another interface too, to which nobody should be sent."""
+    run = organized_at(place, lab.public(), small_run(min_peers=2))
+    moving = lab.public()
+    ip("-n", moving.space, "link", "add", "docker0", "type", "bridge")
+    ip("-n", moving.space, "address", "add", "172.17.0.1/16", "dev", "docker0")
+    ip("-n", moving.space, "link", "set", "docker0", "up")
+    join_at(run, moving, "moving")
+    join_at(run, lab.public(), "staying")
+    complete(run, ["moving", "staying"], 1)
+    assert announced(place, "staying", "moving") == {moving.address}
+    after = replace_address(moving)
+    moved_at = time.monotonic()
+    until(lambda: announced(place, "staying", "moving") == {after}, "the new address is announced", 30.0)
+    print(f"announced after {time.monotonic() - moved_at:.1f} s")
+    complete(run, ["moving", "staying"], NUM_ROUNDS)
+    print(f"{NUM_ROUNDS} rounds of both after {time.monotonic() - moved_at:.1f} s")
+    for name, other in itertools.permutations(("moving", "staying")):
+        assert transport(place, name, other) == "grpc"
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("nat", "is_punched"), [("cone", True), ("symmetric", False)])
 def test_a_hole_is_punched_between_homes_where_routers_let_that_be(
@@ -132,6 +176,18 @@ def test_a_hole_is_punched_between_homes_where_routers_let_that_be(
         time.sleep(6.0)
         assert reach(one, at_other) == reach(other, at_one) == relay.rpartition("/")[2]
         assert reach(other, at_one) == relay.rpartition("/")[2]
+
+
+def announced(place: Place, name: str, other: str) -> set[str]:
+    """Hosts of all addresses at which one peer knows another, as it has written down."""
+    content = json.loads(StateFolder(place.path / name).known_nodes.read_bytes())
+    for entry in (convert.decode(PeerEntry, base64.b64decode(text)) for text in content["entries"]):
+        if entry.name == other:
+            multiaddrs = (*entry.libp2p_addresses, *entry.dht_addresses)
+            return {parse_endpoint(one).host for one in entry.grpc_addresses} | {
+                one.split("/")[2] for one in multiaddrs
+            }
+    return set()
 
 
 def transport(place: Place, name: str, other: str) -> str:

@@ -34,7 +34,14 @@ from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
-from spes_peer.ports import address_towards, choose_ports, is_on_the_internet, is_wildcard
+from spes_peer.ports import (
+    address_towards,
+    choose_ports,
+    is_loopback,
+    is_on_the_internet,
+    is_wildcard,
+    wildcard_for,
+)
 from spes_peer.process import on_signals
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
@@ -175,8 +182,8 @@ class Daemon:
         known: KnownNodes,
         stack: contextlib.AsyncExitStack,
     ) -> None:
-        own, is_public = _place_among(introduction, known, arrival.addresses)
-        host = self.settings.host or own
+        place = _place_among(introduction, known, arrival.addresses)
+        host = self.settings.host or place.listening
         settings = NodeSettings(
             role=Role.VOLUNTEER,
             name=usable_name(self.settings.name),
@@ -184,8 +191,9 @@ class Daemon:
             announce=self.settings.announce,
             ports=choose_ports(host, self.settings.port),
             inbound=self.settings.inbound,
-            own_host=own if is_wildcard(host) else host,
-            is_public=is_public,
+            own_host=place.own if is_wildcard(host) else host,
+            towards=place.towards if is_wildcard(host) else "",
+            is_public=place.is_public,
             relays=self.settings.relays,
             maps_ports=self.settings.maps_ports,
             max_upload=self.settings.max_upload,
@@ -390,19 +398,40 @@ class Daemon:
         return status
 
 
-def _place_among(
-    introduction: Introduction | None, known: KnownNodes, addresses: Sequence[NodeAddress]
-) -> tuple[str, bool]:
-    """This machine's address on the way to the others, and whether they are on the internet. Without an introduction no
-    name is looked up: that may take long."""
+@dataclass(frozen=True)
+class _Place:
+    """Where this machine is."""
+
+    own: str
+    """Its address on the way to the others; a loopback one while no way leads there."""
+    towards: str
+    """An IP address of theirs, or any."""
+    is_public: bool
+    """Whether they are on the internet."""
+    is_alone: bool
+    """Whether all of them are on this machine."""
+
+    @property
+    def listening(self) -> str:
+        """The address to listen on: all, because a machine's address changes, unless nobody else is to come in."""
+        return self.own if self.is_alone else wildcard_for(self.towards)
+
+
+def _place_among(introduction: Introduction | None, known: KnownNodes, addresses: Sequence[NodeAddress]) -> _Place:
+    """Without an introduction no name is looked up: that may take long."""
     entries = [introduction.entry] if introduction is not None else list(known.entries)
     endpoints = [address.endpoint for address in addresses if address.endpoint.ip_version]
     if introduction is not None:
         endpoints = [introduction.endpoint]
     theirs = [endpoint.host for endpoint in endpoints]
     theirs += [address.host for entry in entries for address in addresses_of(entry)]
-    own = address_towards(endpoints[0].host, endpoints[0].port) if endpoints else address_towards(_SOMEWHERE, 9)
-    return own, any(is_on_the_internet(host) for host in theirs)
+    towards = endpoints[0].host if endpoints else _SOMEWHERE
+    return _Place(
+        own=address_towards(towards, 9),
+        towards=towards,
+        is_public=any(is_on_the_internet(host) for host in theirs),
+        is_alone=bool(theirs) and all(map(is_loopback, theirs)),
+    )
 
 
 async def _hand_over(node: Node) -> None:

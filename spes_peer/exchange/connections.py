@@ -6,6 +6,7 @@ certificate in the peer's entry.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -96,6 +97,8 @@ class Connections:
         self._may_dial = may_dial
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
+        self._dead: list[grpc.aio.Channel] = []
+        """Those of `_retired` whose peer is no longer where it was: nobody would say so for long."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -119,7 +122,7 @@ class Connections:
 
     def update_entry(self, entry: PeerEntry) -> None:
         """Take a verified entry, unless a newer one is known. New addresses end a back-off, and a link unless it goes
-        by libp2p as the entry still says."""
+        by libp2p as the entry still says; calls on it go on, unless the peer has gone from where it was dialled."""
         peer = self._peers.setdefault(entry.peer_id, _Peer())
         old = peer.entry
         if old is not None and (entry.incarnation, entry.written_at) < (old.incarnation, old.written_at):
@@ -130,6 +133,8 @@ class Connections:
         peer.num_failures, peer.retry_at = 0, 0.0
         peer.improve_at, peer.improve_seconds = 0.0, IMPROVE_SECONDS
         if old is None or _called_at(old) != _called_at(entry) or not self._still_leads_there(peer, entry):
+            if peer.link is not None and _has_left(peer.link.target, entry):
+                self._dead.append(peer.link.channel)
             self.drop(entry.peer_id)
 
     async def to(self, peer_id: PeerId) -> Link:
@@ -138,6 +143,8 @@ class Connections:
         if peer is None or peer.entry is None:
             raise Unreachable(f"no address of {peer_id} is known")
         async with peer.dialling:
+            if peer.link is not None and peer.link.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                self.drop(peer_id)  # lost, or closed because nobody called for long
             if peer.link is None:
                 self._use(peer, await self._dial_with_backoff(peer, peer.entry))
             assert peer.link is not None
@@ -159,6 +166,7 @@ class Connections:
     async def improve(self) -> None:
         """Look for a better way to those whose calls do not go directly over gRPC, where their entries have one and it
         was not tried lately. Calls on the old link go on."""
+        await self._close_dead_channels()
         now = asyncio.get_running_loop().time()
         due = [one for one in self._peers.values() if self._is_better_way_due(one, now)]
         await asyncio.gather(*(self._improve(peer) for peer in due))
@@ -216,12 +224,14 @@ class Connections:
         self._peers.pop(peer_id, None)
 
     async def close(self) -> None:
-        """Close every link; calls that still run end."""
-        for peer_id in self._peers:
+        """Close every link; calls that still run end, and new ones dial again at once."""
+        for peer_id, peer in self._peers.items():
             self.drop(peer_id)
-        for channel in self._retired:
+            peer.num_failures, peer.retry_at = 0, 0.0
+        retired, self._retired = self._retired, []
+        self._dead.clear()
+        for channel in retired:
             await channel.close(None)
-        self._retired.clear()
 
     def _lost(self, link: Link) -> None:
         peer = self._peers.get(link.peer_id)
@@ -300,12 +310,13 @@ class Connections:
 
     async def _open(self, entry: PeerEntry, transport: Transport, target: str, timeout_seconds: float) -> Link:
         channel = await open_channel(target, _pem(entry), timeout_seconds)
-        return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost, self._now)
+        return Link(entry.peer_id, transport, channel, self._signer, self._traffic, self._lost, self._now, target)
 
     async def _close_dead_channels(self) -> None:
         """Closing a channel cancels its calls, so only channels without a connection are closed before the end."""
-        dead = [c for c in self._retired if c.get_state() is not grpc.ChannelConnectivity.READY]
+        dead = [c for c in self._retired if c in self._dead or c.get_state() is not grpc.ChannelConnectivity.READY]
         self._retired = [c for c in self._retired if c not in dead]
+        self._dead.clear()
         for channel in dead:
             await channel.close(None)
 
@@ -372,6 +383,17 @@ def _reached_by(entry: PeerEntry) -> tuple[object, ...]:
 
 def _called_at(entry: PeerEntry) -> tuple[object, ...]:
     return entry.grpc_addresses, entry.certificate
+
+
+def _has_left(target: str, entry: PeerEntry) -> bool:
+    """Whether a peer names IP addresses, and not the one at which it was dialled."""
+    named = []
+    for text in entry.grpc_addresses:
+        with contextlib.suppress(BadConfiguration):
+            named.append(parse_endpoint(text))
+    was_at = target.partition(":")[2].rpartition(":")[0].strip("[]")
+    is_told = bool(named) and all(endpoint.ip_version for endpoint in named)
+    return is_told and target.startswith("ip") and was_at not in [endpoint.host for endpoint in named]
 
 
 def _is_direct(libp2p_address: str) -> bool:

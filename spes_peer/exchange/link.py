@@ -50,9 +50,12 @@ class Link:
         traffic: Traffic,
         on_lost: Callable[["Link"], None] = lambda _link: None,
         now: Callable[[], float] = time.time,
+        target: str = "",
     ) -> None:
         self.peer_id = peer_id
         self.transport = transport
+        self.target = target
+        """Where it was dialled, as gRPC writes that."""
         self.channel = channel
         self.stub: Any = PeerStub(channel)  # type: ignore[no-untyped-call]
         self._signer = signer

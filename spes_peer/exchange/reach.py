@@ -196,6 +196,14 @@ class Reach:
         """Something has changed that others should try."""
         self._soon.set()
 
+    def move(self, own_host: str, is_cut: bool) -> None:
+        """This machine has another address on the way to others; if `is_cut`, what was found before is void."""
+        self.own_host = own_host
+        if is_cut:
+            self.findings = None
+        self.measure_soon()
+        self.on_change()
+
     async def measure(
         self, connections: Connections, witnesses: Mapping[PeerId, str], services: Sequence[Service] = SERVICES
     ) -> bool:

@@ -135,6 +135,11 @@ class Libp2pNode:
             await child.call(wanted, Done, _OPEN_SECONDS)
             self._told = child, wanted
 
+    def restart(self) -> None:
+        """Give up every connection: end the process, which is then started again."""
+        if self._child is not None:
+            self._child.kill()
+
     async def close(self) -> None:
         """End the process."""
         if self._supervising is not None:

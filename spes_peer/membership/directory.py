@@ -260,6 +260,11 @@ class Directory:
         self._must_look_again = True
         self._beat_now.set()
 
+    def restart(self) -> None:
+        """Give up every connection: end the process, which is then started again."""
+        if self._child is not None:
+            self._child.kill()
+
     async def close(self) -> None:
         """Release what is published, if that is quickly done, and end the process."""
         if self._supervising is not None:
