@@ -22,7 +22,7 @@ _BOTH: Options = [
 SERVER: Options = [
     *_BOTH,
     ("grpc.so_reuseport", 0),  # else a second server takes half the calls of the first
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # below keepalive_time_ms, or pings count as abuse
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # below keepalive_time_ms, or pings count as abuse
     ("grpc.max_concurrent_streams", MAX_CALLS),  # per connection
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1_000),
     ("grpc.max_allowed_incoming_connections", max_connections()),
@@ -31,5 +31,8 @@ SERVER: Options = [
 CHANNEL: Options = [
     *_BOTH,
     ("grpc.ssl_target_name_override", TLS_SERVER_NAME),  # the pin is the certificate; its name means nothing
+    # a connection on which nobody calls any more is closed, and made again when somebody does: home routers have room
+    # for few, and one that was replaced is not kept
+    ("grpc.client_idle_timeout_ms", 60_000),
     ("grpc.use_local_subchannel_pool", 1),  # dialling again is a fresh attempt, not an old one's back-off
 ]

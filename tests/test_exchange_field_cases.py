@@ -1,0 +1,138 @@
+"""What users of similar systems ran into, tried on ours: proxies, keep-alive, crowds, blobs that go while they come."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from control_program import Program, served, short_folder
+from exchange_nodes import Node, eventually, running
+from tui_statuses import status
+
+from spes_peer.blobs import PIECE_BYTES
+from spes_peer.control import ControlClient
+from spes_peer.errors import Unreachable
+from spes_peer.exchange import grpc_options
+from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.introduction import describe
+from spes_peer.identity import Identity
+from spes_peer.run.manifest import Manifest, sign_manifest
+from spes_peer.run.peers import Claim
+from spes_peer.wire import convert
+from spes_peer.wire.peer_pb2 import HaveRequest
+
+CONTENT = os.urandom(6 * PIECE_BYTES + 5)
+_GRPC = Path(grpc._cython.cygrpc.__file__).read_bytes()
+NOTHING = HaveRequest(name="0" * 64)
+
+
+@pytest.mark.parametrize("port", [9, 0])
+async def test_a_proxy_that_is_dead_and_set_in_the_shell_is_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: Manifest, organizer: Identity, port: int
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        for spelled in (name, name.upper()):
+            monkeypatch.setenv(spelled, f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with running(tmp_path, Holdings, Holdings) as (source, asker):
+        blob = source.store.put(CONTENT)
+        await asker.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
+        assert asker.store.read(blob.name) == CONTENT
+        source.describe_run(sign_manifest(manifest, organizer))
+        assert source.server is not None
+        assert (await describe(NodeAddress("127.0.0.1", source.server.port or 0, source.peer_id))).head_round == 3
+    with short_folder() as folder:
+        async with served(Program(status()), folder) as path, ControlClient(path) as client:
+            assert await anext(client.watch()) == status()
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in (*grpc_options.SERVER, *grpc_options.CHANNEL)}))
+def test_every_option_is_one_that_grpc_knows(name: str) -> None:
+    """It passes over others in silence."""
+    assert f"{name}\0".encode() in _GRPC
+
+
+def more_often(options: grpc_options.Options, times: int) -> grpc_options.Options:
+    """With pings that much more often, and none too many forgiven; how long an answer may take stays."""
+    intervals = ("grpc.keepalive_time_ms", "grpc.http2.min_ping_interval_without_data_ms")
+    often = [(name, int(value) // times) if name in intervals else (name, value) for name, value in options]
+    return [*often, ("grpc.http2.max_ping_strikes", 1)]
+
+
+async def test_pings_on_a_quiet_connection_are_never_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a second, which is as fast as gRPC sends them: of the third too many its server would make an end."""
+    for name in ("SERVER", "CHANNEL"):
+        monkeypatch.setattr(grpc_options, name, more_often(getattr(grpc_options, name), 20))
+    async with running(tmp_path, Holdings, Holdings) as (server, quiet):
+        link = await quiet.connections.to(server.peer_id)
+        call = link.stub.Attend(metadata=link.metadata())
+        await asyncio.sleep(4.3)
+        word = convert.to_message(quiet.signer.sign(Claim((1,), 0.0)))
+        await call.write(word)
+        assert await call.read() == word
+        assert await quiet.connections.to(server.peer_id) is link
+
+
+def num_connections(*nodes: Node) -> int:
+    """To the servers of these nodes, as the system counts them."""
+    ports = {node.server.port for node in nodes if node.server is not None}
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.status == psutil.CONN_ESTABLISHED and bool(one.raddr) and one.raddr.port in ports for one in found)
+
+
+@pytest.fixture
+async def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
+    options = [(name, 1_000 if "idle" in name else value) for name, value in grpc_options.CHANNEL]
+    monkeypatch.setattr(grpc_options, "CHANNEL", options)
+    async with running(tmp_path, *[Holdings] * 31) as nodes:
+        yield nodes
+
+
+async def test_thirty_peers_take_a_connection_each_and_none_while_there_is_nothing_to_say(crowd: list[Node]) -> None:
+    one, *others = crowd
+
+    async def ask(other: Node) -> None:
+        link = await one.connections.to(other.peer_id)
+        await link.call(link.stub.Have, NOTHING, 10.0)
+
+    await asyncio.gather(*map(ask, others))
+    assert num_connections(*others) <= 30
+    for _ in range(3):  # addresses that come and go leave no connections behind
+        for other in others:
+            one.connections.update_entry(other.entry([f"127.0.0.1:{other.server.port}", "127.0.0.1:1"]))
+            one.connections.update_entry(other.entry())
+        await asyncio.gather(*map(ask, others))
+    await eventually(lambda: num_connections(*others) == 0, 20.0)
+    await asyncio.gather(*map(ask, others))
+    assert num_connections(*others) <= 30
+
+
+class Collected(Holdings):
+    """Loses a blob to the collector after three pieces."""
+
+    num_read = 0
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        self.num_read += 1
+        if self.num_read > 3:
+            self.store.remove(name)
+        return super().read_piece(name, index)
+
+
+async def test_a_blob_that_is_collected_while_it_is_served_comes_from_another_or_is_said_to_be_gone(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, Collected, Holdings, Holdings) as (forgetful, other, asker):
+        blob = forgetful.store.put(CONTENT)
+        with pytest.raises(Unreachable, match="has none of the missing pieces"):
+            await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id])
+        other.store.put(CONTENT)
+        taken = asker.traffic.received_bytes
+        await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id, other.peer_id])
+        assert asker.store.read(blob.name) == CONTENT
+        assert taken + asker.traffic.received_bytes > 0
