@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.exchange.limits import BAD_MESSAGES, Paces
 from spes_peer.files import with_checksum, without_checksum, write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -77,6 +78,8 @@ class Coordinating:
         self._node = node
         self._members: dict[PeerId, Send] = {}
         self._replays = ReplayGuard()
+        self._faults = Paces()
+        """How often members said what was dropped."""
         self._last_why = ""
         self._recertifying: Recertifying | None = None
         self._proposed = self._last_proposal()
@@ -138,7 +141,8 @@ class Coordinating:
             self._do(on_connected(self._state, caller, self._node.now()))
             self._beat(caller)  # the others hear of it with the next one: all may come at once
             async for signed in incoming:
-                self._take(caller, signed)
+                if not self._take(caller, signed):
+                    await asyncio.sleep(self._faults.pause_seconds(caller, BAD_MESSAGES))
         finally:
             if self._members.get(caller) is send:
                 del self._members[caller]
@@ -170,8 +174,8 @@ class Coordinating:
         norms = chain.norms_at(chain.num_records - 1)
         return Past(chain.last_trained(self._node.layout), chain.leases, able, norms, chain.marks)
 
-    def _take(self, caller: PeerId, signed: Signed) -> None:
-        """One message; one that is not the caller's own, sound and new is dropped."""
+    def _take(self, caller: PeerId, signed: Signed) -> bool:
+        """One message; whether it is the caller's own, sound and new. Another is dropped."""
         try:
             if signed.peer_id != caller:
                 raise PeerError(f"a message of {signed.peer_id[:64]!r} from another peer")
@@ -179,7 +183,7 @@ class Coordinating:
             self._replays.accept(signed)
         except PeerError as error:
             logger.warning("dropped a message peer=%s reason=%s", self._node.name_of(caller), error)
-            return
+            return False
         if isinstance(message, Beat) and message.round > self._node.head_round:
             self.on_behind(caller)
         if self._is_for_recertifying(message):
@@ -187,8 +191,9 @@ class Coordinating:
                 self._take_late(signed, message)
             except (PeerError, DiskTrouble) as error:
                 logger.warning("nothing is certified late peer=%s reason=%s", self._node.name_of(caller), error)
-            return
-        self._do(on_message(self._state, signed, message, self._node.now()))
+        else:
+            self._do(on_message(self._state, signed, message, self._node.now()))
+        return True
 
     # ---- a record that went on uncertified ----
 

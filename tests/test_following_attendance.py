@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from exchange_nodes import Node, eventually, running
 
+from spes_peer.exchange import limits
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.following import attendance
 from spes_peer.following.attendance import Attendance
@@ -163,6 +164,32 @@ async def test_a_message_of_somebody_else_is_dropped(scene: Scene) -> None:
     async with scene.attending():
         await eventually(lambda: scene.attendance.attended is not None)
         assert len(scene.heard) == 1
+
+
+async def test_a_coordinator_that_floods_is_read_at_a_pace_however_often_it_hangs_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MESSAGE_BURST", 50.0)
+    monkeypatch.setattr(limits, "MESSAGES_PER_SECOND", 0.01)
+    num_streams = 0
+
+    async def flood(_caller: PeerId, _incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
+        nonlocal num_streams
+        num_streams += 1
+        for _ in range(20):
+            send(scene.coordinator.signer.sign(BEAT))
+
+    scene.let(scene.coordinator, flood)
+    for num_before in range(5):
+        async with scene.attending():  # once for each start of it: a pause ends with the stream
+            await eventually(lambda num_before=num_before: num_streams > num_before, 20)
+            await eventually(lambda: len(scene.heard) >= min(50, 20 * num_streams), 20)
+    assert 50 <= len(scene.heard) <= 50 + num_streams
+    scene.coordinate(scene.bystander)
+    scene.heard.clear()
+    scene.name(scene.bystander)
+    async with scene.attending():
+        await eventually(lambda: scene.heard == [BEAT], 20)
 
 
 async def test_a_node_that_does_not_coordinate_keeps_its_link_and_is_asked_again(scene: Scene) -> None:

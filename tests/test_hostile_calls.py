@@ -10,6 +10,7 @@ import math
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from exchange_nodes import eventually
 from raw_calls import RawCaller, announced
 from run_nodes import RunNodes, run_nodes
 
+from spes_peer import coordinating
 from spes_peer.coordinating import Coordinating
 from spes_peer.errors import BadMessage, BadSignature, PeerError
 from spes_peer.exchange import limits, server
@@ -41,7 +44,7 @@ from spes_peer.rounds.messages import (
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.offers import Offer
 from spes_peer.run.records import RecordSignature
-from spes_peer.run.signed import ReplayGuard, Signed, Signer
+from spes_peer.run.signed import ReplayGuard, Signed, Signer, pack
 from spes_peer.wire import convert, signed_pb2
 from spes_peer.wire.peer_pb2 import HaveRequest, RecordsRequest, StandingRequest
 
@@ -320,10 +323,10 @@ async def test_ten_thousand_messages_at_once_are_read_at_a_pace(scene: Scene, mo
     link, num_taken = await scene.link(), 0
     take = scene.coordinating._take
 
-    def counted(caller: PeerId, signed: Signed) -> None:
+    def counted(caller: PeerId, signed: Signed) -> bool:
         nonlocal num_taken
         num_taken += 1
-        take(caller, signed)
+        return take(caller, signed)
 
     monkeypatch.setattr(scene.coordinating, "_take", counted)
     call = link.stub.Attend(metadata=((TOKEN_KEY, scene.token()),))
@@ -342,6 +345,80 @@ async def test_ten_thousand_messages_at_once_are_read_at_a_pace(scene: Scene, mo
     flooding.cancel()
     call.cancel()
     await asyncio.gather(flooding, return_exceptions=True)
+
+
+async def test_who_hangs_up_and_comes_back_is_read_no_faster(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two who attend again and again: one says too much, the other what is not its own. A third is heard meanwhile."""
+    monkeypatch.setattr(limits, "MESSAGE_BURST", 100.0)
+    monkeypatch.setattr(limits, "MESSAGES_PER_SECOND", 0.01)
+    monkeypatch.setattr(coordinating, "BAD_MESSAGES", 25.0)
+    caplog.set_level(logging.WARNING)
+    link, taken = await scene.link(), Counter[PeerId]()
+    take = scene.coordinating._take
+
+    def counted(caller: PeerId, signed: Signed) -> bool:
+        taken[caller] += 1
+        return take(caller, signed)
+
+    monkeypatch.setattr(scene.coordinating, "_take", counted)
+    liar = Signer(Identity.from_seed(b"\x21" * 32), scene.target.run_id, 7)
+    for _ in range(8):
+        for signer, said in ((scene.stranger, scene.stranger.sign), (liar, scene.member.sign)):
+            peer = signer.identity.peer_id
+            due = taken[peer] + (20 if signer is scene.stranger and taken[peer] < 100 else 1)
+            call = link.stub.Attend(metadata=((TOKEN_KEY, scene.token(signer)),))
+            for _ in range(20):
+                await call.write(convert.to_message(said(Beat(1, "x", 0))))
+            await eventually(lambda peer=peer, due=due: taken[peer] >= due, 20)
+            await asyncio.sleep(0.05)  # for what must not come
+            call.cancel()
+    assert 100 <= taken[scene.stranger.identity.peer_id] <= 110
+    assert 8 <= taken[liar.identity.peer_id] <= 14
+    assert not await scene.said_to(Beat(1, "training", 0))
+    assert taken[scene.member.identity.peer_id] == 1
+    await scene.serves_the_honest()
+
+
+async def test_whose_requests_are_none_again_and_again_is_refused_by_name_for_a_while(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MESSAGES_PER_SECOND", 0.01)
+    bad, num_borne = HaveRequest(name="../../etc/passwd"), int(limits.MESSAGE_BURST / limits.BAD_MESSAGES)
+    refusals = [await scene.refusal(scene.token(), bad) for _ in range(num_borne + 1)]
+    assert {code for code, _ in refusals} == {grpc.StatusCode.INVALID_ARGUMENT}
+    async with RawCaller(scene.port) as caller:  # by whatever connection
+        call = await caller.begin("Have", scene.token())
+        await caller.send(call, announced(0, b""), is_last=True)
+        assert await caller.heard("was no request")
+    code, _said = await scene.refusal(scene.token())
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    member, link = scene.token(scene.member), await scene.link()
+    assert await link.stub.Have(HaveRequest(name="0" * 64), metadata=((TOKEN_KEY, member),), timeout=10)
+
+
+def test_a_penalty_ends_with_its_time_and_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, one, other = 0.0, PeerId("one"), PeerId("other")
+    paces = limits.Paces(lambda: now)
+    assert [paces.pause_seconds(one, limits.BAD_MESSAGES) for _ in range(21)] == [0.0] * 20 + [0.5]
+    assert (paces.debt_seconds(one), paces.debt_seconds(other)) == (0.5, 0.0)
+    assert paces.pause_seconds(other, 1.0) == 0.0
+    now = 0.6
+    assert paces.debt_seconds(one) == 0.0
+    monkeypatch.setattr(limits, "MAX_PACES", 3)
+    for number in range(10):
+        paces.pause_seconds(PeerId(f"p{number}"), 1.0)
+    assert len(paces._paces) == 3
+
+
+def test_a_large_message_counts_for_many_compressed_or_not() -> None:
+    def counts(body: bytes) -> float:
+        return limits.cost(Signed("Beat", b"", b"", PeerId("p"), 1, 1, body, b""))
+
+    assert counts(b"") == 1.0
+    assert counts(bytes(8 << 20)) == 257.0
+    assert counts(pack(bytes(8 << 20))) == limits.COMPRESSED_MESSAGES
 
 
 def test_a_compressed_message_counts_for_many() -> None:

@@ -2,11 +2,13 @@
 
 import contextlib
 import resource
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from spes_peer.errors import Unreachable
 from spes_peer.identity import PeerId
+from spes_peer.run.signed import Signed, is_packed
 
 MAX_MESSAGE_BYTES = 8 << 20  # a record of a large run is a few megabytes
 CHUNK_BYTES = 256 << 10  # of a piece per message: small enough that a slow line shows progress, large enough to be fast
@@ -22,6 +24,9 @@ ATTENDED_SILENCE_SECONDS = 300.0  # who attends sends a beat every few seconds
 MESSAGES_PER_SECOND = 500.0  # of one that attends; who sends more is read no faster
 MESSAGE_BURST = 5_000.0  # a report for each block of a large run
 COMPRESSED_MESSAGES = 250.0  # for how many one counts that is compressed: it may take a tenth of a second to unpack
+BYTES_OF_MESSAGE = 32 << 10  # for each so many of it one that is not compressed counts once more; honest ones are small
+BAD_MESSAGES = 250.0  # for how many one counts that is not what it should be: 20 are borne, then two a second
+MAX_PACES = 4_096  # peers of which is remembered how fast they talk
 MAX_FETCHES = 128  # of all callers together: each holds a piece in memory
 MAX_FETCHES_PER_CALLER = 16
 FETCHES_PER_SOURCE = 4  # what we ask one source for at a time; far below what it allows
@@ -83,8 +88,34 @@ class MessagePace:
         self._at = now()
 
     def pause_seconds(self, messages: float) -> float:
-        """After so many messages."""
+        """After so many messages, and those before."""
         now = self._now()
         self._left = min(MESSAGE_BURST, self._left + (now - self._at) * MESSAGES_PER_SECOND) - messages
         self._at = now
         return max(0.0, -self._left / MESSAGES_PER_SECOND)
+
+
+class Paces:
+    """The pace of each peer, whichever connection its messages come by: who hangs up and comes back goes on where it
+    was. Forgets who has said nothing for longest, for anybody can make keys without end."""
+
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        self._now = now or time.monotonic
+        self._paces: dict[PeerId, MessagePace] = {}
+
+    def pause_seconds(self, peer: PeerId, messages: float) -> float:
+        """How long to wait after so many messages of this peer."""
+        pace = self._paces.pop(peer, None) or MessagePace(self._now)
+        self._paces[peer] = pace  # to the end
+        if len(self._paces) > MAX_PACES:
+            del self._paces[next(iter(self._paces))]
+        return pace.pause_seconds(messages)
+
+    def debt_seconds(self, peer: PeerId) -> float:
+        """How long this peer has to wait for what it has said."""
+        return self._paces[peer].pause_seconds(0.0) if peer in self._paces else 0.0
+
+
+def cost(signed: Signed) -> float:
+    """For how many messages one counts, by what it takes to read it."""
+    return COMPRESSED_MESSAGES if is_packed(signed.body) else 1.0 + len(signed.body) / BYTES_OF_MESSAGE

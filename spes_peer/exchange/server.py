@@ -30,7 +30,7 @@ from spes_peer.exchange.holdings import Have, Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import (
     ATTENDED_SILENCE_SECONDS,
-    COMPRESSED_MESSAGES,
+    BAD_MESSAGES,
     MAX_CALLS,
     MAX_CALLS_OF_STRANGERS,
     MAX_CALLS_PER_CALLER,
@@ -39,8 +39,9 @@ from spes_peer.exchange.limits import (
     REQUEST_SECONDS,
     SEND_STALL_SECONDS,
     Busy,
-    MessagePace,
+    Paces,
     Slots,
+    cost,
 )
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.tokens import TOKEN_KEY, open_token
@@ -49,7 +50,7 @@ from spes_peer.exchange.uploads import Uploads
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
-from spes_peer.run.signed import Signed, is_packed
+from spes_peer.run.signed import Signed
 from spes_peer.wire import convert, peer_pb2, signed_pb2
 from spes_peer.wire.chunks import pack_chunk
 from spes_peer.wire.peer_pb2 import (
@@ -261,6 +262,8 @@ class _Service:
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
         self._dial_back = DialBack()
+        self._said, self._faults = Paces(), Paces()
+        """How fast callers talk that attend, and send what is no request."""
 
     async def Describe(self, _request: None, _line: None) -> Any:
         return convert.to_message(self._host.description())
@@ -335,7 +338,7 @@ class _Service:
         replaced = self._attending[line.caller] = asyncio.Event()
         outbox: asyncio.Queue[Signed] = asyncio.Queue(_OUTBOX_MESSAGES)
         writing = asyncio.create_task(_write_all(line, outbox))
-        incoming = _signed(request_iterator, line)
+        incoming = _signed(request_iterator, line, self._said)
         talking = asyncio.create_task(self._host.attend(line.caller, incoming, _sender(outbox, writing)))
         waiting = asyncio.create_task(replaced.wait())
         try:
@@ -362,12 +365,18 @@ class _Service:
         token = open_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id)
         self._host.hears_time(token.caller, token.made_at)
         token.check_time(self._host.now())
+        if seconds := self._faults.debt_seconds(token.caller):
+            raise Busy(f"too much of what you sent was no request; ask again in {seconds:.1f} s")
         transport: Transport = "libp2p" if context.peer().startswith("unix") else "grpc"
         with contextlib.ExitStack() as held:
             held.enter_context(self._calls.hold(token.caller))
             if not self._host.names(token.caller):
                 held.enter_context(self._strangers.hold(token.caller))
-            yield _Line(token.caller, transport, context, self._traffic)
+            try:
+                yield _Line(token.caller, transport, context, self._traffic)
+            except BadMessage:
+                self._faults.pause_seconds(token.caller, BAD_MESSAGES)
+                raise
 
 
 @dataclass(frozen=True)
@@ -399,9 +408,8 @@ class _Line:
             raise Unreachable("you do not read what you are sent") from None
 
 
-async def _signed(messages: AsyncIterator[bytes], line: _Line) -> AsyncIterator[Signed]:
+async def _signed(messages: AsyncIterator[bytes], line: _Line, paces: Paces) -> AsyncIterator[Signed]:
     """What one that attends says, read no faster than at its pace."""
-    pace = MessagePace(asyncio.get_running_loop().time)
     while True:
         try:
             async with asyncio.timeout(ATTENDED_SILENCE_SECONDS):
@@ -412,8 +420,9 @@ async def _signed(messages: AsyncIterator[bytes], line: _Line) -> AsyncIterator[
             return
         message = _parsed(signed_pb2.Signed, content)
         line.count_received(message)
-        yield convert.from_message(Signed, message)
-        if pause_seconds := pace.pause_seconds(COMPRESSED_MESSAGES if is_packed(message.body) else 1.0):
+        signed = convert.from_message(Signed, message)
+        yield signed
+        if pause_seconds := paces.pause_seconds(line.caller, cost(signed)):
             await asyncio.sleep(pause_seconds)
 
 

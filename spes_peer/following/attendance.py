@@ -14,6 +14,7 @@ import grpc
 
 from spes_peer.errors import BadSignature, PeerError, SpesError, Unreachable
 from spes_peer.exchange.connections import Connections
+from spes_peer.exchange.limits import BAD_MESSAGES, Paces, cost
 from spes_peer.exchange.link import Link
 from spes_peer.identity import PeerId
 from spes_peer.rounds.messages import FROM_COORDINATOR
@@ -51,6 +52,7 @@ class Attendance:
         self._silence_seconds = silence_seconds
         self._outbox: asyncio.Queue[Any] | None = None
         self._replays = ReplayGuard()
+        self._paces = Paces()
         self._retargeted = asyncio.Event()
 
     def send(self, message: Any) -> None:
@@ -129,7 +131,7 @@ class Attendance:
                 link.count_sent(message)
 
     async def _read(self, link: Link, call: Any) -> AsyncIterator[Any]:
-        """What the target says; a bad message is dropped, silence ends the stream."""
+        """What the target says, read no faster than at its pace; a bad message is dropped, silence ends the stream."""
         while True:
             try:
                 async with asyncio.timeout(self._silence_seconds):
@@ -148,5 +150,9 @@ class Attendance:
                 self._replays.accept(signed)
             except PeerError as error:
                 logger.warning("dropped a message of the coordinator reason=%s", error)
-                continue
-            yield message
+                messages = BAD_MESSAGES
+            else:
+                yield message
+                messages = cost(signed)
+            if pause_seconds := self._paces.pause_seconds(link.peer_id, messages):
+                await asyncio.sleep(pause_seconds)
