@@ -81,3 +81,9 @@ def test_make_lists_its_targets_with_a_line_of_help_each() -> None:
     listed = {line.split()[1] for line in output.splitlines() if len(line.split()) > 2}
     assert listed == targets
     assert {"demo", "test"} <= targets
+
+
+def test_the_daemons_side_of_the_dht_imports_neither_hivemind_nor_torch() -> None:
+    code = "import sys, spes_peer.membership.directory, spes_peer.membership.claims; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"hivemind", "torch", "libp2p", "trio"} & set(modules)
