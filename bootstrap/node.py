@@ -24,7 +24,7 @@ from spes_peer.following.follower import Follower
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
 from spes_peer.ports import address_towards, choose_ports, is_on_the_internet, is_wildcard
-from spes_peer.process import on_signals
+from spes_peer.process import on_signals, use_all_descriptors
 from spes_peer.rounds.messages import Beat, UpdateNotice
 from spes_peer.run.peers import Head, PeerState, Role
 
@@ -61,6 +61,7 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
     folder = StateFolder(settings.folder)
     stopped = asyncio.Event()
     on_signals(stopped.set)
+    use_all_descriptors()
     with folder.locked():
         own = address_towards(_SOMEWHERE, 9)
         host = settings.host or own

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from typing import BinaryIO, Literal, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from spes_peer import logs
+from spes_peer import logs, troubles
 from spes_peer.errors import (
     BadMessage,
     ChildDied,
@@ -45,6 +46,8 @@ _INTERRUPTED_EXIT = 130
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 LONG_LIFE_SECONDS = 60.0  # a process that lived so long did not end because of how it was started
+_MOST_DESCRIPTORS = 8_192  # some systems allow any number, and some programs count through all that they may have
+_FEW_DESCRIPTORS = 256  # a node takes 30, and up to two for each peer
 _MOST_STARTS = 4  # of a process that dies while it starts, before whoever starts us hears of it
 # What a child says in `Frame.error_kind`.
 OUT_OF_MEMORY = "out of memory"
@@ -264,6 +267,23 @@ def on_signals(stop: Callable[[], None]) -> None:
 
     for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, take)
+
+
+def use_all_descriptors() -> None:
+    """Let this process and its children have as many files and connections open as the system allows, and say so where
+    those are few: shells allow 1024, or 256, to be on the safe side."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < _FEW_DESCRIPTORS:
+        troubles.board.set(
+            "descriptors",
+            f"this machine lets a program have only {soft} files and connections open at once, which is too few for"
+            f" a run of many peers; allow {_FEW_DESCRIPTORS} or more (ulimit -n, LimitNOFILE in systemd)",
+        )
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

@@ -30,13 +30,12 @@ _GRPC = Path(grpc._cython.cygrpc.__file__).read_bytes()
 NOTHING = HaveRequest(name="0" * 64)
 
 
-@pytest.mark.parametrize("port", [9, 0])
 async def test_a_proxy_that_is_dead_and_set_in_the_shell_is_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: Manifest, organizer: Identity, port: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: Manifest, organizer: Identity
 ) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
         for spelled in (name, name.upper()):
-            monkeypatch.setenv(spelled, f"http://127.0.0.1:{port}")
+            monkeypatch.setenv(spelled, "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     async with running(tmp_path, Holdings, Holdings) as (source, asker):
@@ -132,7 +131,6 @@ async def test_a_blob_that_is_collected_while_it_is_served_comes_from_another_or
         with pytest.raises(Unreachable, match="has none of the missing pieces"):
             await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id])
         other.store.put(CONTENT)
-        taken = asker.traffic.received_bytes
         await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id, other.peer_id])
         assert asker.store.read(blob.name) == CONTENT
-        assert taken + asker.traffic.received_bytes > 0
+        assert asker.traffic.received_bytes < 1.1 * len(CONTENT)  # what had come was not fetched again

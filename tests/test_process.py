@@ -205,3 +205,19 @@ def test_who_is_started_with_nohup_stays_when_the_terminal_hangs_up(monkeypatch:
     assert signal.SIGHUP in ending_signals() or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
     assert ending_signals() == (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.mark.parametrize(("soft", "hard", "allowed", "is_said"), [(64, 512, 512, False), (64, 64, 64, True)])
+def test_a_node_has_as_many_descriptors_as_the_system_allows_and_says_where_those_are_few(
+    soft: int, hard: int, allowed: int, is_said: bool
+) -> None:
+    script = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "from spes_peer import process, troubles\n"
+        "process.use_all_descriptors()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], *troubles.board.texts)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    number, _, trouble = done.stdout.strip().partition(" ")
+    assert int(number) == allowed
+    assert ("only 64 files and connections" in trouble) == is_said

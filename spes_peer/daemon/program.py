@@ -42,7 +42,7 @@ from spes_peer.ports import (
     is_wildcard,
     wildcard_for,
 )
-from spes_peer.process import on_signals
+from spes_peer.process import on_signals, use_all_descriptors
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
 from spes_peer.wire.control_pb2 import Status
@@ -121,6 +121,7 @@ class Daemon:
         with self._folder.locked():
             self._main = asyncio.current_task()
             on_signals(self._stop)
+            use_all_descriptors()
             self._is_paused = self._pause_mark.exists()
             try:
                 async with contextlib.AsyncExitStack() as stack:
