@@ -427,8 +427,12 @@ async def test_a_socket_path_that_is_too_long_is_refused_before_anything_starts(
             pass
 
 
-async def test_a_relay_address_without_a_peer_id_is_refused(folder: Path) -> None:
-    with pytest.raises(ChildFailed, match="not the multiaddr of a peer"):
-        async with node(folder, "n", relays=(f"/ip4/{HOST}/tcp/4001",)):
-            pass
-    assert processes() == []
+async def test_a_relay_address_that_is_none_costs_no_other_relay(folder: Path) -> None:
+    """They come from entries, in which anybody may write what he likes."""
+    nonsense = (f"/ip4/{HOST}/tcp/4001", "", f"/dns4/a_b/tcp/1/p2p/{Identity.generate().peer_id}")
+    async with (
+        node(folder, "r", is_relay=True) as relay,
+        node(folder, "n", relays=nonsense) as reached,
+    ):
+        await reached.use_relays((*nonsense, *relay.addresses))
+        assert await relayed(reached)

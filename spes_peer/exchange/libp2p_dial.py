@@ -59,16 +59,18 @@ def _peer_of(address: str) -> ID:
 
 def routes_to(peer: ID, addresses: Iterable[str]) -> tuple[Route, ...]:
     """The usable ones among `addresses`, in their order."""
-    routes = []
+    return tuple(route for route in usable_routes(addresses).values() if route.peer == peer)[:MAX_ROUTES]
+
+
+def usable_routes(addresses: Iterable[str]) -> dict[str, Route]:
+    """Of those of `addresses` that are some: they come from entries, and one that is none must cost no other."""
+    routes = {}
     for text in addresses:
         try:
-            route = Route.parse(text)
+            routes[text] = Route.parse(text)
         except BadMessage as error:
-            logger.info("ignored an address peer=%s reason=%s", peer, error)
-            continue
-        if route.peer == peer:
-            routes.append(route)
-    return tuple(routes[:MAX_ROUTES])
+            logger.info("ignored an address reason=%s", error)
+    return routes
 
 
 class Dialler:

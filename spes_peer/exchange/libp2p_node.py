@@ -22,7 +22,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
 from spes_peer.errors import BadMessage, ChildFailed
-from spes_peer.exchange.libp2p_dial import PROTOCOL, Route, relay_of_stream
+from spes_peer.exchange.libp2p_dial import PROTOCOL, relay_of_stream, usable_routes
 from spes_peer.exchange.libp2p_host import create_host
 from spes_peer.exchange.libp2p_pipe import SocketEnd, StreamEnd, join
 from spes_peer.exchange.libp2p_punching import HolePunching
@@ -97,14 +97,14 @@ class Node:
         if isinstance(request, UseRelays):
             if self._reservations is None:
                 raise ChildFailed("the libp2p node has not started")
-            await self._reservations.use({address: Route.parse(address) for address in request.relays})
+            await self._reservations.use(usable_routes(request.relays))
             if self._punching is not None:
                 self._punching.seen_at = request.seen_at
             return Done()
         raise BadMessage(f"{request.DESCRIPTOR.name} is not for the libp2p node")
 
     async def _start(self, request: StartLibp2p) -> Libp2pStarted:
-        relays = {address: Route.parse(address) for address in request.relays}
+        relays = usable_routes(request.relays)
         check_port_free(request.host, request.port)
         host = create_host(request.seed)
         self._inbound_socket = request.inbound_socket

@@ -26,10 +26,9 @@ def relay_addresses(entry: PeerEntry) -> tuple[str, ...]:
     usable = []
     for text in entry.libp2p_addresses:
         try:
-            parse_address(text)
+            usable.append(parse_address(text).text())  # not as it came: it must suit the libp2p node to the letter
         except BadConfiguration:  # through a relay itself, or nonsense
             continue
-        usable.append(text)
     return tuple(usable[:_ADDRESSES_EACH])
 
 

@@ -32,6 +32,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.proto import crypto_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.multiaddr.exceptions import Error as MultiaddrError
 
 from spes_peer.clock import HeldClock
 from spes_peer.errors import BadMessage, ChildFailed, SpesError
@@ -399,12 +400,16 @@ def _take_later(found: dict[bytes, tuple[bytes, float]], answer: "tuple[object, 
 
 
 def by_peer(addresses: Iterable[str]) -> dict[PeerID, list[Multiaddr]]:
-    """Multiaddrs by the peer id at their end, which `entries.check_dht_address` has seen there."""
+    """Multiaddrs by the peer id at their end, which `entries.check_dht_address` has seen there; without those that
+    hivemind cannot read, some names for instance: they come from entries, and one must cost no other."""
     result: dict[PeerID, list[Multiaddr]] = {}
     for address in addresses:
-        maddr = Multiaddr(address)
-        peer = PeerID.from_base58(maddr["p2p"])
-        result.setdefault(peer, []).append(maddr.decapsulate(Multiaddr(f"/p2p/{peer}")))
+        try:
+            maddr = Multiaddr(address)
+            peer = PeerID.from_base58(maddr["p2p"])
+            result.setdefault(peer, []).append(maddr.decapsulate(Multiaddr(f"/p2p/{peer}")))
+        except (MultiaddrError, LookupError, ValueError) as error:
+            logger.info("ignored an address reason=%s", error)
     return result
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from spes_peer.clock import SwarmClock
-from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed, DiskTrouble
+from spes_peer.errors import BadMessage, ChildFailed, DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity, PeerId
 from spes_peer.membership.entries import (
@@ -31,6 +31,7 @@ from spes_peer.membership.entries import (
     DICTIONARIES,
     MAX_VALUE_BYTES,
     check_dht_address,
+    dht_addresses_in,
     sign_entry,
 )
 from spes_peer.ports import check_port_free
@@ -188,15 +189,12 @@ class Directory:
     ) -> "Directory":
         """Start the DHT node at `host`:`port`; its files are in `folder`, its output in `folder`/logs/dht.log.
 
-        Works without any reachable initial peer; `health` says so. Raises `BadConfiguration` for a port in use or an
-        address that is none, `ChildFailed` when the process does not start.
+        Works without any reachable initial peer; `health` says so. Raises `BadConfiguration` for a port in use,
+        `ChildFailed` when the process does not start.
         """
         check_port_free(host, port)
-        try:
-            peers = [check_dht_address(address) for address in initial_peers]
-        except BadMessage as error:
-            raise BadConfiguration(str(error)) from None
         (folder / "logs").mkdir(parents=True, exist_ok=True)
+        peers = dht_addresses_in(initial_peers)
         directory = cls(identity, run_id, host, port, peers, timing, folder, clock)
         await start_surely("the DHT node", directory._launch)
         directory._supervising = asyncio.create_task(directory._supervise(), name="supervise the DHT node")
@@ -416,11 +414,9 @@ class Directory:
 
     async def _remember(self, entries: Iterable[PeerEntry]) -> None:
         """Let the DHT node keep in touch with the others' DHT nodes."""
-        addresses = []
+        addresses: list[str] = []
         for entry in entries:
-            for address in entry.dht_addresses[:_ADDRESSES_PER_PEER]:
-                with contextlib.suppress(BadMessage):  # an address that is none is nobody's loss but its owner's
-                    addresses.append(check_dht_address(address))
+            addresses += dht_addresses_in(entry.dht_addresses[:_ADDRESSES_PER_PEER])
         own = (*self.addresses, *self._request.initial_peers)
         new = self._memory.add_addresses(address for address in addresses if address not in own)
         if new:

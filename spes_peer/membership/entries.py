@@ -5,12 +5,15 @@ its value carries the peer's signature over dictionary, run, signer, value and e
 another's entry. An empty value releases an entry before it expires.
 """
 
+import contextlib
+import ipaddress
 import math
 import re
 import struct
+from collections.abc import Iterable
 
-from spes_peer.errors import BadMessage
-from spes_peer.identity import Identity, verify
+from spes_peer.errors import BadMessage, BadSignature
+from spes_peer.identity import Identity, public_key_of, verify
 
 DICTIONARIES = ("peers", "claims", "head")
 # A dictionary of 200 entries must stay far below the 4 MiB at which hivemind can no longer send it.
@@ -20,7 +23,7 @@ CLOCK_MARGIN_SECONDS = 60.0
 
 _DOMAIN = b"spes-peer dht entry\0"
 _DHT_ADDRESS = re.compile(
-    r"/(ip4|ip6|dns|dns4|dns6)/[0-9A-Za-z.:_-]{1,253}/tcp/[0-9]{1,5}/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}"
+    r"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[0-9A-Za-z.:_-]{1,253})/tcp/(?P<port>[0-9]{1,5})/p2p/(?P<peer>[^/]+)"
 )
 
 
@@ -53,7 +56,26 @@ def check_entry(
 
 
 def check_dht_address(address: str) -> str:
-    """`address` if it is one whole multiaddr of a DHT node; `BadMessage` for `host:port` and anything else."""
-    if not _DHT_ADDRESS.fullmatch(address):
-        raise BadMessage(f"{address[:200]!r} is not a DHT address such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…")
+    """`address` if it is one whole multiaddr of a DHT node; `BadMessage` for `host:port` and anything else, as the DHT
+    node would take none of several if it could not read one."""
+    found = _DHT_ADDRESS.fullmatch(address)
+    try:
+        if found is None or not 0 < int(found["port"]) < 65536:
+            raise ValueError
+        if found["kind"].startswith("ip"):
+            (ipaddress.IPv4Address if found["kind"] == "ip4" else ipaddress.IPv6Address)(found["host"])
+        public_key_of(found["peer"])
+    except (ValueError, BadSignature):
+        raise BadMessage(
+            f"{address[:200]!r} is not a DHT address such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"
+        ) from None
     return address
+
+
+def dht_addresses_in(addresses: Iterable[str]) -> list[str]:
+    """Those that are some: an address that is none is nobody's loss but its owner's."""
+    usable = []
+    for address in addresses:
+        with contextlib.suppress(BadMessage):
+            usable.append(check_dht_address(address))
+    return usable
