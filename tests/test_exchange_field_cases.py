@@ -15,8 +15,9 @@ from tui_statuses import status
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.control import ControlClient
 from spes_peer.errors import Unreachable
-from spes_peer.exchange import grpc_options
+from spes_peer.exchange import grpc_options, transfer
 from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import describe
 from spes_peer.identity import Identity
@@ -111,6 +112,42 @@ async def test_thirty_peers_take_a_connection_each_and_none_while_there_is_nothi
     assert num_connections(*others) <= 30
 
 
+class Out(Holdings):
+    """Fails from the third piece on, until it is back."""
+
+    num_read = 0
+    num_failed = 0
+    is_back = False
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        self.num_read += 1
+        if self.num_read > 3 and not self.is_back:
+            self.num_failed += 1
+            raise OSError("out")
+        return super().read_piece(name, index)
+
+
+async def test_a_source_that_is_away_in_the_middle_is_waited_for_and_one_that_never_answers_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the only relay on the way to it starts again, or its address changes."""
+    monkeypatch.setattr(transfer, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(transfer, "_MOST_RETRY_SECONDS", 0.05)
+    async with running(tmp_path, Out, Holdings) as (source, asker):
+        blob, out = source.store.put(CONTENT), source.holdings
+        assert isinstance(out, Out)
+        patient = Fetcher(asker.holdings, asker.connections, stall_seconds=60.0)
+        fetching = asyncio.create_task(patient.fetch(blob.name, blob.size_bytes, [source.peer_id]))
+        await eventually(lambda: out.num_failed > 20)
+        out.is_back = True
+        await fetching
+        assert asker.store.read(blob.name) == CONTENT
+        out.is_back = False
+        another = source.store.put(CONTENT[1:])
+        with pytest.raises(Unreachable, match="INTERNAL"):
+            await patient.fetch(another.name, another.size_bytes, [source.peer_id])
+
+
 class Collected(Holdings):
     """Loses a blob to the collector after three pieces."""
 
@@ -128,8 +165,9 @@ async def test_a_blob_that_is_collected_while_it_is_served_comes_from_another_or
 ) -> None:
     async with running(tmp_path, Collected, Holdings, Holdings) as (forgetful, other, asker):
         blob = forgetful.store.put(CONTENT)
+        hasty = Fetcher(asker.holdings, asker.connections, stall_seconds=1.0)
         with pytest.raises(Unreachable, match="has none of the missing pieces"):
-            await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id])
+            await hasty.fetch(blob.name, blob.size_bytes, [forgetful.peer_id])
         other.store.put(CONTENT)
         await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id, other.peer_id])
         assert asker.store.read(blob.name) == CONTENT

@@ -63,6 +63,8 @@ class Source:
     num_tasks: int = 0
     retry_at: float = 0.0
     num_failures: int = 0
+    """Since it last sent a piece."""
+    has_served: bool = False
     is_done_with: bool = False
     why: str = "not asked yet"
 

@@ -39,6 +39,7 @@ _ASK_AGAIN_SECONDS = 0.5
 _CHANGING_SECONDS = 0.25  # for which what a source has said of itself is as good as new
 _SETTLED_SECONDS = 2.0  # the same of one that has all, and of which nobody else fetches
 _MAX_FAILURES = 3
+_MOST_RETRY_SECONDS = 4.0
 _SMOOTHING = 0.5
 _SLOW_FACTOR = 4.0
 _LEAST_TELLING_BYTES = 64 << 10
@@ -190,9 +191,10 @@ class Transfer:
         except (Stalled, Unsuitable) as error:
             self._be_done_with(source, error)
         except PeerError as error:
-            source.num_failures += 1
-            source.retry_at = self._now() + _ASK_AGAIN_SECONDS * 2**source.num_failures
-            source.is_done_with, source.why = source.num_failures >= _MAX_FAILURES, str(error)
+            source.num_failures, source.why = source.num_failures + 1, str(error)
+            source.retry_at = self._now() + min(_ASK_AGAIN_SECONDS * 2**source.num_failures, _MOST_RETRY_SECONDS)
+            # who has served is waited for as long as a stall may be: its relay starts again, its address changes
+            source.is_done_with = source.num_failures >= _MAX_FAILURES and not source.has_served
         finally:
             self._means.load[source.peer_id] -= 1
 
@@ -286,7 +288,7 @@ class Transfer:
             raise Unreachable(f"ended before piece {awaited}")
 
     def _kept(self, source: Source, request: Request, piece: int) -> None:
-        self._progress_at, source.num_failures = self._now(), 0
+        self._progress_at, source.num_failures, source.has_served = self._now(), 0, True
         request.pieces.remove(piece)
 
 
