@@ -7,11 +7,23 @@ from pathlib import Path
 import pytest
 from daemon_parts import OTHER, QUICK, Scene, following, make_node
 from exchange_nodes import eventually
+from rounds_swarm import BOOTSTRAP
 
-from spes_peer.errors import BadConfiguration
+from spes_peer.blobs import BlobName
+from spes_peer.errors import BadConfiguration, BlobMissing
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node
-from spes_peer.rounds.messages import AdmissionRequest, Contribution, CoordinatorBeat, Departure, Excuse
+from spes_peer.rounds.messages import (
+    AdmissionRequest,
+    Contribution,
+    CoordinatorBeat,
+    Departure,
+    Excuse,
+    ReduceInput,
+    ReduceOrder,
+    ReduceTask,
+    UpdateNotice,
+)
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
@@ -378,3 +390,39 @@ async def test_a_coordinator_that_babbles_is_shown_in_a_few_words_and_names_nobo
         for text in (shown.phase, shown.why, scene.phases.message.why):
             assert text.isprintable()
             assert len(text) <= 200
+
+
+async def test_a_coordinator_that_names_blob_after_blob_has_no_more_of_them_fetched_than_an_honest_one_names(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetched: list[str] = []
+
+    async def fetch(name: str, _size_bytes: int, _sources: object) -> None:
+        fetched.append(name)
+        raise BlobMissing("nobody has it")
+
+    monkeypatch.setattr(scene.node.fetcher, "fetch", fetch)
+    monkeypatch.setattr(scene.trainer, "try_expert", None, raising=False)
+    node = scene.node
+    async with scene.living():
+        scene.trainer.may_finish.clear()
+        scene.tell(scene.next_record(node.identity, OTHER))
+        await eventually(lambda: bool(scene.trainer.trained), 20)
+        say = scene.member.follower.attendance.on_message
+        block = next(block for block in node.layout.blocks if block.expert is None)
+        names = [BlobName(f"{number:064x}") for number in range(300)]
+
+        def order(*peers: PeerId, name: BlobName = names[0]) -> ReduceOrder:
+            inputs = tuple(ReduceInput(peer, name, node.layout.offer_bytes(block), 1.0, 1, 1.0) for peer in peers)
+            return ReduceOrder(1, (ReduceTask(BlockId(block.id), (node.peer_id,), inputs),))
+
+        for number in range(300):  # each with an only offer of its own, which makes it an update
+            say(BOOTSTRAP, order(PeerId(f"stranger {number}")))
+            say(BOOTSTRAP, order(OTHER.peer_id, OTHER.peer_id, name=names[number]))
+        assert caplog.text.count("not one offer each of members") == 600
+        for name in names:
+            say(BOOTSTRAP, UpdateNotice(1, BlockId(block.id), name, node.layout.mean_bytes(block), ()))
+            say(BOOTSTRAP, order(OTHER.peer_id, name=name))
+        await eventually(lambda: len(set(fetched)) >= 32, 20)
+        assert "a block that has had too many" in caplog.text
+        assert len(set(fetched)) <= 64

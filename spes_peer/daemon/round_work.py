@@ -43,6 +43,7 @@ _ATTEMPT_PART = 1 / 4
 _AGAIN_SECONDS = 1.0
 _HOLDING_PAUSE_SECONDS = 0.05
 _LONGEST_REASON = 200  # characters
+_MOST_NAMED = 64  # updates of a block in a round; an honest coordinator names a few, when reducers die or disagree
 
 
 class RoundWork:
@@ -82,6 +83,8 @@ class RoundWork:
         self._missing: dict[BlockId, MissingOffers] = {}
         """What it has said that it cannot get."""
         self._notices_started: set[str] = set()
+        self._named: defaultdict[BlockId, set[str | bytes]] = defaultdict(set)
+        """Updates of each block, and sets of offers to average of it, that the coordinator has named."""
         self._fetching = asyncio.Semaphore(_PARALLEL_OFFERS)
         self._fetching_of: defaultdict[PeerId, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_PARALLEL_OFFERS_OF_ONE)
@@ -153,6 +156,12 @@ class RoundWork:
 
     def _on_task(self, task: ReduceTask) -> None:
         if self._inputs.get(task.block) != task.inputs:
+            makers = [one.peer_id for one in task.inputs]
+            if not self.record.record.members.issuperset(makers) or len(set(makers)) < len(makers):
+                logger.warning("refused to average what is not one offer each of members block=%s", task.block)
+                return
+            if not self._may_name(task.block, task.digest):
+                return
             self._inputs[task.block] = task.inputs
             self._missing.pop(task.block, None)
             self._spawn(self._reduce(task))
@@ -175,8 +184,18 @@ class RoundWork:
         if notice.size_bytes not in (self._node.layout.offer_bytes(block), self._node.layout.mean_bytes(block)):
             logger.warning("refused an update of a wrong size block=%s bytes=%d", notice.block, notice.size_bytes)
             return
+        if not self._may_name(notice.block, notice.blob):
+            return
         self._notices_started.add(notice.blob)
         self._spawn(self._hold(notice))
+
+    def _may_name(self, block: BlockId, named: str | bytes) -> bool:
+        """Whether the coordinator has not named too many for one block: each is fetched, and fills the disk."""
+        if named not in self._named[block] and len(self._named[block]) >= _MOST_NAMED:
+            logger.warning("refused one more update of a block that has had too many block=%s", block)
+            return False
+        self._named[block].add(named)
+        return True
 
     async def _reduce(self, task: ReduceTask) -> None:
         """Fetch the offers, average them, report. Offers that cannot be had are named, and tried again until the round
