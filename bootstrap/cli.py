@@ -12,11 +12,14 @@ from spes_peer.cli import (
     add_log_level,
     add_max_disk,
     add_pace,
+    add_relay_limits,
     add_with_parent,
     count,
     port,
+    relay_limits,
     run_command,
 )
+from spes_peer.exchange.relays import OF_BOOTSTRAP
 
 DEFAULT_PORT = 4510
 
@@ -47,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         "--finish-after", type=count, default=0, metavar="N", help="end the run after round N; 0: never (0)"
     )
     add_pace(parser)
+    add_relay_limits(parser, OF_BOOTSTRAP)
     add_max_disk(parser)
     add_with_parent(parser)
     add_log_level(parser)
@@ -63,6 +67,7 @@ def _run(options: argparse.Namespace) -> int:
         announce=tuple(dict.fromkeys(options.announce)),
         port=options.port,
         finish_after=options.finish_after,
+        relay=relay_limits(options),
         max_upload=options.max_upload,
         max_download=options.max_download,
         max_disk=options.max_disk,

@@ -18,6 +18,7 @@ from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError, 
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes
+from spes_peer.exchange.relays import OF_BOOTSTRAP, RelayLimits
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
 from spes_peer.following.follower import Follower
@@ -48,6 +49,8 @@ class BootstrapSettings:
     port: int = 0
     finish_after: int = 0
     """Close the run after this round; 0 goes on to its end."""
+    relay: RelayLimits = OF_BOOTSTRAP
+    """What it relays for peers that nobody can dial."""
     max_upload: int = 0
     """Bytes a second, like `max_download`; 0 sets no limit."""
     max_download: int = 0
@@ -77,7 +80,7 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
                 ports=choose_ports(host, settings.port),
                 inbound=True,
                 is_public=any(one.ip_version is None or is_on_the_internet(one.host) for one in announce),
-                relays=True,
+                relay=settings.relay,
                 max_upload=settings.max_upload,
                 max_download=settings.max_download,
             ),

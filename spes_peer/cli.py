@@ -16,6 +16,7 @@ from spes_peer import __version__
 from spes_peer.bench.command import add_bench_command
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.exchange.relays import OF_VOLUNTEER, RelayLimits
 from spes_peer.experiment.command import add_experiment_command
 from spes_peer.logs import PlainFormatter, RepeatFilter
 from spes_peer.run.presets import PRESETS
@@ -140,6 +141,36 @@ def add_pace(parser: Any) -> None:
             metavar="SIZE",
             help=f"bytes of blobs that are {what} a second at most, such as 500KB (no limit)",
         )
+
+
+def add_relay_limits(parser: Any, limits: RelayLimits) -> None:
+    most = f"{limits.bytes_per_second // 1_000_000}MB" if limits.bytes_per_second else "no limit"
+    parser.add_argument(
+        "--max-relay",
+        type=size,
+        default=limits.bytes_per_second,
+        metavar="SIZE",
+        help="bytes that are relayed for others a second at most; they count as upload and as download, and never take"
+        f" more than half of a limit on those ({most})",
+    )
+    parser.add_argument(
+        "--max-circuits",
+        type=positive,
+        default=limits.max_circuits,
+        metavar="N",
+        help="pairs of peers relayed for at once (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-circuits-per-peer",
+        type=positive,
+        default=limits.max_circuits_per_peer,
+        metavar="N",
+        help="of these, asked for by one peer (%(default)s)",
+    )
+
+
+def relay_limits(options: argparse.Namespace) -> RelayLimits:
+    return RelayLimits(options.max_circuits, options.max_circuits_per_peer, options.max_relay)
 
 
 def add_max_disk(parser: Any) -> None:
@@ -269,12 +300,13 @@ def _add_join(commands: Any) -> None:
         "--no-inbound", action="store_true", help="take no connections from others: be reached through a relay"
     )
     network.add_argument(
-        "--no-port-mapping", action="store_true", help="do not ask the router to open ports for this machine (UPnP)"
+        "--no-port-mapping", action="store_true", help="do not ask the router to open ports for this machine"
     )
     network.add_argument(
         "--relay", action="store_true", help="relay for peers that nobody can dial, where this machine can be dialled"
     )
     add_pace(network)
+    add_relay_limits(network, OF_VOLUNTEER)
     device = parser.add_argument_group("device")
     device.add_argument("--device", default="", help="cpu, cuda or cuda:N (the best there is)")
     device.add_argument(
@@ -312,7 +344,7 @@ def _join(options: argparse.Namespace) -> int:
         port=options.port,
         inbound=not options.no_inbound,
         announce=tuple(dict.fromkeys(options.announce)),
-        relays=options.relay,
+        relay=relay_limits(options) if options.relay else None,
         maps_ports=not options.no_port_mapping,
         max_upload=options.max_upload,
         max_download=options.max_download,

@@ -27,7 +27,7 @@ from spes_peer.exchange.moving import AddressWatch
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.port_mapping import keep_ports_mapped
 from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
-from spes_peer.exchange.relays import RelayChoice
+from spes_peer.exchange.relays import RelayChoice, RelayLimits
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
@@ -82,8 +82,8 @@ class NodeSettings:
     """An IP address of the others, where `host` stands for all addresses of this machine: it may get another."""
     is_public: bool = False
     """Whether the run is on the internet: then private addresses are not announced."""
-    relays: bool = False
-    """For peers that nobody can dial."""
+    relay: RelayLimits | None = None
+    """What it relays for peers that nobody can dial, if anything."""
     maps_ports: bool = False
     """Whether the router is asked to open ports, where that can help."""
     max_upload: int = 0
@@ -132,11 +132,12 @@ class Node:
             on_change=lambda: self.announce_soon.set(),
         )
         self._relay_choice = RelayChoice(self.peer_id)
+        self._upload, self._download = Pace(settings.max_upload), Pace(settings.max_download)
         self.fetcher = Fetcher(
             self.holdings,
             self.connections,
             self.manifest.timing.fetch_stall_seconds,
-            download=Pace(settings.max_download),
+            download=self._download,
         )
         self._has_moved = asyncio.Event()
         self.announce_soon = asyncio.Event()
@@ -278,7 +279,7 @@ class Node:
                 listen=f"{_bracketed(settings.host)}:{settings.ports.grpc}" if settings.inbound else None,
                 unix_path=self.folder.peer_socket,
                 traffic=self.traffic,
-                upload=Pace(settings.max_upload),
+                upload=self._upload,
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)
@@ -319,18 +320,25 @@ class Node:
 
     async def _start_libp2p(self, known: Sequence[PeerEntry], closings: list[_Closing]) -> Libp2pNode:
         relays = self._relay_choice.choose(known, ()) if self.reach.needs_relay else ()
+        limits = self.settings.relay
         node = await Libp2pNode.start(
             identity=self.identity,
             host=self.settings.host,
             port=self.settings.ports.libp2p,
-            is_relay=self.settings.relays,
+            relay=limits and limits.within(self.settings.max_upload, self.settings.max_download),
             relays=relays,
             inbound_socket=self.folder.peer_socket,
             folder=self.folder.path,
             on_addresses=lambda _addresses: self.announce_soon.set(),
+            on_relayed=self._has_relayed,
         )
         closings.append(node.close)
         return node
+
+    def _has_relayed(self, num_bytes: int) -> None:
+        """So many bytes came for others, and went: our own blobs wait for them."""
+        self._upload.charge(num_bytes)
+        self._download.charge(num_bytes)
 
     async def _start_directory(self, known: Sequence[PeerEntry], closings: list[_Closing]) -> Directory:
         directory = await Directory.start(
@@ -434,7 +442,7 @@ class Node:
             dht_addresses=_multiaddrs(reach.endpoints("dht"), dht),
             max_subsets=self.max_subsets,
             written_at=self._written_at,
-            is_relay=settings.relays and bool(reach.endpoints("libp2p")),
+            is_relay=settings.relay is not None and bool(reach.endpoints("libp2p")),
         )
 
     async def announce(self) -> None:

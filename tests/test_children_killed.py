@@ -49,7 +49,7 @@ async def services(folder: Path) -> AsyncIterator[Services]:
     timing = Timing(dht_beat_seconds=3, dht_ttl_seconds=30)
     directory = asyncio.create_task(Directory.start(identity, b"r" * 32, HOST, ports.dht, (), timing, folder))
     libp2p = asyncio.create_task(
-        Libp2pNode.start(identity, HOST, ports.libp2p, False, (), folder / "peer.sock", folder)
+        Libp2pNode.start(identity, HOST, ports.libp2p, None, (), folder / "peer.sock", folder)
     )
     both = Services(await directory, await libp2p)
     try:

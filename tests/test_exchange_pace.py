@@ -51,6 +51,16 @@ async def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10.0 * 0.95 < clock.now - began_at < 10.0 * 1.05
 
 
+async def test_what_a_relay_passes_on_counts_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    limited, began_at = Pace(RATE), clock.now
+    for _ in range(100):
+        limited.charge(RATE // 20)
+        await limited.take(RATE // 20, PEERS[0])
+    assert 10.0 * 0.95 < clock.now - began_at < 10.0 * 1.05
+    Pace().charge(RATE)
+
+
 async def test_a_peer_gets_no_more_by_asking_for_more_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     limited, began_at = Pace(RATE), clock.now

@@ -16,6 +16,7 @@ from exchange_nodes import Node, eventually
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
+from spes_peer.exchange.relays import OF_BOOTSTRAP
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity, PeerId
 
@@ -40,7 +41,7 @@ async def libp2p(folder: Path, identity: Identity, socket: Path, **roles: object
             "identity": identity,
             "host": HOST,
             "port": random.randrange(20_000, 32_000),
-            "is_relay": False,
+            "relay": None,
             "relays": (),
             "inbound_socket": socket,
             "folder": folder,
@@ -70,7 +71,7 @@ async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_an
     async with contextlib.AsyncExitStack() as stack:
         relays = [
             await stack.enter_async_context(
-                libp2p(folder / f"r{number}", key, folder / f"r{number}.sock", is_relay=True)
+                libp2p(folder / f"r{number}", key, folder / f"r{number}.sock", relay=OF_BOOTSTRAP)
             )
             for number, key in enumerate(keys)
         ]

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from spes_peer.errors import BadConfiguration, ChildFailed
+from spes_peer.exchange.relays import OF_BOOTSTRAP, RelayLimits
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import TLS_SERVER_NAME, Identity, TlsIdentity
 
@@ -43,19 +44,22 @@ async def node(
     name: str,
     *,
     is_relay: bool = False,
+    limits: RelayLimits = OF_BOOTSTRAP,
     relays: tuple[str, ...] = (),
     port: int = 0,
     identity: Identity | None = None,
+    on_relayed: Callable[[int], None] = lambda _num_bytes: None,
 ) -> AsyncIterator[Libp2pNode]:
     """A running node whose daemon's gRPC server is `folder`/`name`.sock."""
     started = await Libp2pNode.start(
         identity=identity or Identity.generate(),
         host=HOST,
         port=port or free_port(),
-        is_relay=is_relay,
+        relay=limits if is_relay else None,
         relays=relays,
         inbound_socket=folder / f"{name}.sock",
         folder=folder / name,
+        on_relayed=on_relayed,
     )
     try:
         yield started
@@ -289,6 +293,57 @@ async def test_the_end_of_one_circuit_leaves_the_others_alone(folder: Path) -> N
                 await asyncio.sleep(0.3)
                 await call.write(message)
                 assert await call.read() == message
+            call.cancel()
+
+
+async def test_who_asks_a_relay_for_too_many_circuits_takes_another_relay_and_is_in_nobodys_way(folder: Path) -> None:
+    identity = Identity.generate()
+    async with (
+        daemon(folder, "a"),
+        daemon(folder, "b"),
+        node(folder, "r", is_relay=True, limits=RelayLimits(8, 1, 0)) as small,
+        node(folder, "s", is_relay=True) as large,
+        node(folder, "a", relays=(*small.addresses, *large.addresses)) as a,
+        node(folder, "b", relays=(*small.addresses, *large.addresses)) as b,
+    ):
+        for one in (a, b):
+            await until(lambda one=one: len(through_relays(one)) == 2)
+        async with node(folder, "d", identity=identity) as dialler:
+            for reached, relay in ((a, small), (b, large)):
+                tunnel = await dialler.open_tunnel(peer_id_of(reached), through_relays(reached))
+                assert await echo(tunnel) == b"hello"
+                taken = peer_id_of(relay)
+                await until(lambda: dialler.relay_of(peer_id_of(reached)) == taken)  # noqa: B023
+            assert "the relay carries as much as it will" in (folder / "d" / "logs" / "libp2p.log").read_text()
+            assert await echo(await a.open_tunnel(peer_id_of(b), through_relays(b))) == b"hello"
+            await until(lambda: a.relay_of(peer_id_of(b)) == peer_id_of(small))
+        async with node(folder, "d", identity=identity) as again:  # what it had is free when it has gone
+            tunnel = await again.open_tunnel(peer_id_of(b), through_relays(b)[:1])
+            await until(lambda: answers(tunnel))
+
+
+async def test_a_relay_passes_on_no_more_than_its_owner_gives_and_keeps_nothing_in_memory(folder: Path) -> None:
+    num_relayed: list[int] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield CHUNK
+
+    async with (
+        daemon(folder, "n"),
+        node(folder, "r", is_relay=True, limits=RelayLimits(8, 8, 1_000_000), on_relayed=num_relayed.append) as relay,
+        node(folder, "n", relays=relay.addresses) as reached,
+        node(folder, "d") as dialler,
+    ):
+        process = processes()[0]
+        path = await dialler.open_tunnel(peer_id_of(reached), await relayed(reached))
+        assert await echo(path) == b"hello"
+        before, started_at = process.memory_info().rss, time.monotonic()
+        async with channel_to(path) as channel:
+            call = channel.stream_unary("/Test/Up")(endless(), timeout=30)
+            await until(lambda: sum(num_relayed) > 1_000_000)
+            assert sum(num_relayed) <= 1.1 * 1_000_000 * (time.monotonic() - started_at) + 100_000
+            assert process.memory_info().rss - before < 24 << 20
             call.cancel()
 
 

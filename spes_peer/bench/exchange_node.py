@@ -24,6 +24,7 @@ from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import CHUNK_BYTES
+from spes_peer.exchange.relays import OF_BOOTSTRAP
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.tokens import CallToken
 from spes_peer.exchange.traffic import Traffic
@@ -121,7 +122,7 @@ class Node:
             self.identity,
             self._host,
             port,
-            is_relay,
+            OF_BOOTSTRAP if is_relay else None,
             relays,
             self._folder / "peer.sock",
             self._folder,

@@ -29,6 +29,7 @@ from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTro
 from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
+from spes_peer.exchange.relays import RelayLimits
 from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
@@ -71,8 +72,8 @@ class JoinSettings:
     inbound: bool = True
     announce: tuple[Endpoint, ...] = ()
     """Addresses at which others reach this machine; none to find them out."""
-    relays: bool = False
-    """For peers that nobody can dial."""
+    relay: RelayLimits | None = None
+    """What is relayed for peers that nobody can dial, if anything."""
     maps_ports: bool = True
     """Whether the router is asked to open ports, where that can help."""
     max_upload: int = 0
@@ -195,7 +196,7 @@ class Daemon:
             own_host=place.own if is_wildcard(host) else host,
             towards=place.towards if is_wildcard(host) else "",
             is_public=place.is_public,
-            relays=self.settings.relays,
+            relay=self.settings.relay,
             maps_ports=self.settings.maps_ports,
             max_upload=self.settings.max_upload,
             max_download=self.settings.max_download,

@@ -137,6 +137,8 @@ class Dialler:
                     await has_failed.wait()
         if not connected(self._host, peer):
             raise Unreachable(f"no way leads to {peer}: " + ("; ".join(reasons) or "it has no usable address"))
+        if reasons:
+            logger.warning("another way was taken peer=%s reason=%s", peer, "; ".join(reasons))
 
     async def _new_stream(self, peer: ID) -> INetStream:
         with trio.fail_after(DIAL_SECONDS):

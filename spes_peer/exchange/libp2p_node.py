@@ -38,6 +38,7 @@ from spes_peer.wire.children_pb2 import (
     Frame,
     Libp2pStarted,
     OpenTunnel,
+    Relayed,
     RelayedAddresses,
     RouteTaken,
     StartLibp2p,
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 # Streams that peers may hold open to us at once; a descriptor each. gRPC opens one for each peer that calls.
 MAX_INBOUND_STREAMS = 256
 _READ_BYTES = 1 << 16
+_RELAYED_SECONDS = 1.0  # between reports of what was relayed
 
 
 class Node:
@@ -111,7 +113,10 @@ class Node:
         host.set_stream_handler(PROTOCOL, self._carry_inbound)
         address = Multiaddr(f"/{'ip6' if ':' in request.host else 'ip4'}/{request.host}/tcp/{request.port}")
         self._punching = HolePunching(host, request.port, self._tell_punched)
-        await self._nursery.start(_run, host, address, request.is_relay, self._punching)
+        relay = Relay(host, request.relay if request.HasField("relay") else None)
+        await self._nursery.start(_run, host, address, relay, self._punching)
+        if request.HasField("relay"):
+            self._nursery.start_soon(self._tell_relayed_bytes, relay)
         if not host.get_addrs():  # py-libp2p reports no error
             raise ChildFailed(f"the libp2p node cannot listen at {request.host} port {request.port}")
         self._tunnels = Tunnels(host, Path(request.tunnel_folder), self._nursery, self._tell_route)
@@ -153,6 +158,14 @@ class Node:
     async def _tell_punched(self, peer_id: str) -> None:
         await self._send(frames.event(RouteTaken(peer_id=peer_id, is_punched=True)))
 
+    async def _tell_relayed_bytes(self, relay: Relay) -> None:
+        told = 0
+        while True:
+            await trio.sleep(_RELAYED_SECONDS)
+            if num_bytes := relay.pace.num_bytes - told:
+                told += num_bytes
+                await self._send(frames.event(Relayed(num_bytes=num_bytes)))
+
     async def _send(self, frame: Frame) -> None:
         async with self._sending:
             await self._parent.send_all(frames.pack(frame))
@@ -161,11 +174,10 @@ class Node:
 async def _run(
     host: IHost,
     address: Multiaddr,
-    is_relay: bool,
+    relay: Relay,
     punching: HolePunching,
     task_status: Any = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    relay = Relay(host, is_relay)
     try:
         async with host.run([address]), background_trio_service(relay), background_trio_service(punching):
             task_status.started()

@@ -6,6 +6,7 @@ when a peer or a process vanishes. What was sent before an orderly end still arr
 
 import logging
 import select
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -20,6 +21,10 @@ CHUNK_BYTES = 256 << 10
 LINGER_SECONDS = 5.0
 # How often to look whether a side has gone whose bytes nobody takes: then no read tells.
 WATCH_SECONDS = 1.0
+
+
+Allow = Callable[[int], Awaitable[None]]
+"""Waits until so many bytes may pass."""
 
 
 class End(Protocol):
@@ -44,12 +49,13 @@ class End(Protocol):
 class StreamEnd:
     """A libp2p stream."""
 
-    def __init__(self, stream: INetStream) -> None:
+    def __init__(self, stream: INetStream, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._stream = stream
+        self._chunk_bytes = chunk_bytes
 
     async def read(self) -> bytes:
         try:
-            return await self._stream.read(CHUNK_BYTES)
+            return await self._stream.read(self._chunk_bytes)
         except StreamEOF:
             return b""
 
@@ -90,14 +96,18 @@ class SocketEnd:
         return bool(poll.poll(0))
 
 
-async def join(one: End, other: End) -> None:
+async def at_once(_num_bytes: int) -> None:
+    """Allow all."""
+
+
+async def join(one: End, other: End, allow: Allow = at_once) -> None:
     """Copy both ways until both sides have ended, or one is broken; then let go of both. Raises nothing of theirs."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch, one, other, nursery.cancel_scope)
             async with trio.open_nursery() as copying:
-                copying.start_soon(_copy, one, other, nursery.cancel_scope)
-                copying.start_soon(_copy, other, one, nursery.cancel_scope)
+                copying.start_soon(_copy, one, other, nursery.cancel_scope, allow)
+                copying.start_soon(_copy, other, one, nursery.cancel_scope, allow)
             nursery.cancel_scope.cancel()
     finally:
         for end in (one, other):
@@ -105,9 +115,10 @@ async def join(one: End, other: End) -> None:
                 await end.abort()
 
 
-async def _copy(source: End, target: End, pipe: trio.CancelScope) -> None:
+async def _copy(source: End, target: End, pipe: trio.CancelScope, allow: Allow) -> None:
     try:
         while content := await source.read():
+            await allow(len(content))
             await target.write(content)
         await target.finish()
     except Exception as error:  # whatever the layers below raise: this pipe is broken, and no other

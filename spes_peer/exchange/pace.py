@@ -56,11 +56,16 @@ class Pace:
             return
         await self._wait_for_turn(num_bytes, peer)
         try:
-            now = asyncio.get_running_loop().time()
-            self._paid_until = max(self._paid_until, now - _BURST_SECONDS) + num_bytes / self.bytes_per_second
-            await asyncio.sleep(self._paid_until - now)
+            self.charge(num_bytes)
+            await asyncio.sleep(self._paid_until - asyncio.get_running_loop().time())
         finally:
             self._give_turn()
+
+    def charge(self, num_bytes: int) -> None:
+        """So many have passed that did not ask: others wait for them."""
+        if self.bytes_per_second:
+            now = asyncio.get_running_loop().time()
+            self._paid_until = max(self._paid_until, now - _BURST_SECONDS) + num_bytes / self.bytes_per_second
 
     async def _wait_for_turn(self, num_bytes: int, peer: PeerId) -> None:
         """Fair queueing by start tags (Goyal, Vin, Cheng 1996): one tag is a byte that each peer may have."""

@@ -6,6 +6,7 @@ process. While it is started again calls fail at once with `ChildFailed`, and tu
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -15,13 +16,16 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from spes_peer.errors import BadConfiguration, ChildFailed
+from spes_peer.exchange.relays import RelayLimits
 from spes_peer.identity import Identity
 from spes_peer.ports import check_port_free
 from spes_peer.process import Backoff, Child, Service, start_surely
+from spes_peer.wire import children_pb2
 from spes_peer.wire.children_pb2 import (
     Done,
     Libp2pStarted,
     OpenTunnel,
+    Relayed,
     RelayedAddresses,
     RouteTaken,
     StartLibp2p,
@@ -42,11 +46,18 @@ _LONGEST_SOCKET_NAME = "x" * 12 + ".sock"
 class Libp2pNode:
     """Owns the libp2p node's process. Make it with `start`."""
 
-    def __init__(self, request: StartLibp2p, log_path: Path, on_addresses: Callable[[tuple[str, ...]], None]) -> None:
+    def __init__(
+        self,
+        request: StartLibp2p,
+        log_path: Path,
+        on_addresses: Callable[[tuple[str, ...]], None],
+        on_relayed: Callable[[int], None],
+    ) -> None:
         self.service = Service("libp2p node")
         self._request = request
         self._log_path = log_path
         self._on_addresses = on_addresses
+        self._on_relayed = on_relayed
         self._own: tuple[str, ...] = ()
         self._relayed: tuple[str, ...] = ()
         self._relay_of: dict[str, str] = {}
@@ -62,17 +73,19 @@ class Libp2pNode:
         identity: Identity,
         host: str,
         port: int,
-        is_relay: bool,
+        relay: RelayLimits | None,
         relays: Sequence[str],
         inbound_socket: Path,
         folder: Path,
         on_addresses: Callable[[tuple[str, ...]], None] = lambda _addresses: None,
+        on_relayed: Callable[[int], None] = lambda _num_bytes: None,
     ) -> "Libp2pNode":
         """Start the process; its sockets are in `folder`/tunnels, its output in `folder`/logs/libp2p.log.
 
-        `relays` are multiaddrs of relays to be reached through; empty for a peer that can be dialled. `on_addresses`
-        is called with all addresses whenever they change. `BadConfiguration` for a port in use, a host that is no IP
-        address, or a folder whose path is too long; `ChildFailed` when the process does not start.
+        `relay` is what it relays for others, if anything. `relays` are multiaddrs of relays to be reached through;
+        empty for a peer that can be dialled. `on_addresses` is called with all addresses whenever they change,
+        `on_relayed` now and then with the bytes that were relayed for others. `BadConfiguration` for a port in use, a
+        host that is no IP address, or a folder whose path is too long; `ChildFailed` when the process does not start.
         """
         folder, inbound_socket = absolute_paths(folder, inbound_socket)
         _check_host(host)
@@ -82,12 +95,12 @@ class Libp2pNode:
             host=host,
             port=port,
             seed=identity.seed,
-            is_relay=is_relay,
+            relay=children_pb2.RelayLimits(**dataclasses.asdict(relay)) if relay is not None else None,
             relays=relays,
             inbound_socket=str(inbound_socket),
             tunnel_folder=str(folder / _TUNNELS),
         )
-        node = cls(request, folder / "logs" / "libp2p.log", on_addresses)
+        node = cls(request, folder / "logs" / "libp2p.log", on_addresses, on_relayed)
         await start_surely("the libp2p node", node._launch)
         node._supervising = asyncio.create_task(node._supervise(), name="supervise the libp2p node")
         return node
@@ -190,6 +203,8 @@ class Libp2pNode:
             self._relay_of[event.peer_id] = event.relay
             if event.is_punched:
                 self._punched.add(event.peer_id)
+        elif isinstance(event, Relayed):
+            self._on_relayed(event.num_bytes)
 
     def _change(self, own: tuple[str, ...], relayed: tuple[str, ...]) -> None:
         before = self.addresses

@@ -114,23 +114,33 @@ class AddDhtPeers(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class RelayLimits(_message.Message):
+    __slots__ = ("max_circuits", "max_circuits_per_peer", "bytes_per_second")
+    MAX_CIRCUITS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CIRCUITS_PER_PEER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    max_circuits: int
+    max_circuits_per_peer: int
+    bytes_per_second: int
+    def __init__(self, max_circuits: _Optional[int] = ..., max_circuits_per_peer: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
 class StartLibp2p(_message.Message):
-    __slots__ = ("host", "port", "seed", "is_relay", "relays", "inbound_socket", "tunnel_folder")
+    __slots__ = ("host", "port", "seed", "relay", "relays", "inbound_socket", "tunnel_folder")
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
-    IS_RELAY_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
     INBOUND_SOCKET_FIELD_NUMBER: _ClassVar[int]
     TUNNEL_FOLDER_FIELD_NUMBER: _ClassVar[int]
     host: str
     port: int
     seed: bytes
-    is_relay: bool
+    relay: RelayLimits
     relays: _containers.RepeatedScalarFieldContainer[str]
     inbound_socket: str
     tunnel_folder: str
-    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., seed: _Optional[bytes] = ..., is_relay: bool = ..., relays: _Optional[_Iterable[str]] = ..., inbound_socket: _Optional[str] = ..., tunnel_folder: _Optional[str] = ...) -> None: ...
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., seed: _Optional[bytes] = ..., relay: _Optional[_Union[RelayLimits, _Mapping]] = ..., relays: _Optional[_Iterable[str]] = ..., inbound_socket: _Optional[str] = ..., tunnel_folder: _Optional[str] = ...) -> None: ...
 
 class UseRelays(_message.Message):
     __slots__ = ("relays", "seen_at")
@@ -175,6 +185,12 @@ class RouteTaken(_message.Message):
     relay: str
     is_punched: bool
     def __init__(self, peer_id: _Optional[str] = ..., relay: _Optional[str] = ..., is_punched: bool = ...) -> None: ...
+
+class Relayed(_message.Message):
+    __slots__ = ("num_bytes",)
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    num_bytes: int
+    def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
     __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes")

@@ -8,6 +8,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from spes_peer.exchange.relays import OF_BOOTSTRAP
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity
 
@@ -23,7 +24,7 @@ async def main(name: str, folder: Path, host: str, port: int, seen_at: str, rela
         identity=Identity.generate(),
         host=host,
         port=port,
-        is_relay=seen_at == "relay",
+        relay=OF_BOOTSTRAP if seen_at == "relay" else None,
         relays=(),
         inbound_socket=folder / f"{name}.sock",
         folder=folder / name,
