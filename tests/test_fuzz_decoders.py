@@ -17,9 +17,11 @@ from fuzzing import Decoder, fuzz
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rounds_swarm import CHECKS, ORGANIZER, RUN_ID, Swarm, changed
+from tui_statuses import status as tui_status
 from wire_values import values_of, wire_classes
 
-from spes_peer.blobs import BlobStore, num_pieces_of
+from spes_peer.blobs import BlobName, BlobStore, num_pieces_of
+from spes_peer.daemon.status import in_words
 from spes_peer.data.shards import ShardReader
 from spes_peer.errors import BadConfiguration, BadMessage, SpesError
 from spes_peer.exchange import introduction
@@ -49,8 +51,9 @@ from spes_peer.run.manifest import (
     sign_manifest,
 )
 from spes_peer.run.peers import Claim, Head, PeerEntry, PeerState, Role
-from spes_peer.run.records import CertifiedRecord, RecordSignature, SealedRecord
+from spes_peer.run.records import BlockId, BlockName, CertifiedRecord, RecordSignature, SealedRecord, Snapshot
 from spes_peer.run.signed import Signed, Signer, open_any, pack, unpack
+from spes_peer.snapshots import SnapshotStore
 from spes_peer.sync.encoding import decode, encode, from_state_bytes, state_bytes
 from spes_peer.training import checkpoint
 from spes_peer.training.adopt import Checkpoint
@@ -64,6 +67,11 @@ from spes_peer.wire import (
     round_pb2,
     signed_pb2,
 )
+
+
+def blob_name(number: int) -> BlobName:
+    return BlobName(f"{number:064x}")
+
 
 MODULES = (signed_pb2, record_pb2, round_pb2, peer_pb2, control_pb2, children_pb2)
 CLASSES = {cls.__name__: cls for cls in wire_classes()}
@@ -369,7 +377,15 @@ def list_decoders(tmp_path: Path) -> list[Decoder]:
     good = [peer_pb2.HaveReply(size_bytes=one.size_bytes, bitmap=one.bitmap()) for one in replies]
     packed = frames.pack(frames.request(3, children_pb2.ReadDictionary(dictionary="peers")))
     answer = frames.event(children_pb2.DhtHealth(num_neighbours=3, trouble="none"))
+
+    def status(content: bytes) -> None:
+        """Others' words and numbers are in it, as they came."""
+        shown = frames.message_in(children_pb2.Frame(kind="Status", body=content))
+        assert isinstance(shown, control_pb2.Status)
+        assert all(map(str.isprintable, in_words(shown).split("\n")))
+
     return [
+        Decoder("status in words", status, [tui_status().SerializeToString()], cost=30),
         Decoder("Have", bitmap, [one.SerializeToString() for one in good], cost=20),
         Decoder("digests", digest_list, [digests]),
         Decoder("frames", frame, [packed, packed + frames.pack(answer)]),
@@ -484,7 +500,12 @@ def file_decoders(tmp_path: Path, manifest: Manifest) -> list[Decoder]:
             store.remove(name)
 
     ballot = Ballot(3, b"h" * 32, 2, b"", 0).to_bytes()
+    kept = Snapshot(3, tuple(BlockName(BlockId(f"shared/{number:04}"), blob_name(number), 9) for number in range(4)))
+    snapshots = peer_pb2.Snapshots(snapshots=[convert.to_message(kept), convert.to_message(kept)])  # type: ignore[list-item]
+    own_snapshots = object.__new__(SnapshotStore)
+    own_snapshots._path = path
     return [
+        Decoder("own snapshots", written(own_snapshots._read), [snapshots.SerializeToString()], cost=10),
         Decoder("known nodes", written(lambda: KnownNodes(path, RUN_ID)), [known], is_text=True, cost=20),
         Decoder(
             "DHT memory", written(lambda: Memory(path)), [(tmp_path / "dht.json").read_bytes()], is_text=True, cost=10
