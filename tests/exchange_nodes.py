@@ -22,6 +22,8 @@ from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed, Signer
 
 RUN_ID = b"r" * 32
+PATIENT_SECONDS = 15.0
+"""For which a source may be silent: only those that never answer are, also on a machine that does much else."""
 _TLS = [TlsIdentity.generate() for _ in range(6)]  # as many as there are nodes in one test
 _numbers = itertools.count()
 
@@ -30,7 +32,11 @@ class Node:
     """A server and a fetcher of one peer; also the server's host."""
 
     def __init__(
-        self, folder: Path, holdings: type[Holdings] = Holdings, open_tunnel: OpenTunnel | None = None
+        self,
+        folder: Path,
+        holdings: type[Holdings] = Holdings,
+        open_tunnel: OpenTunnel | None = None,
+        stall_seconds: float = PATIENT_SECONDS,
     ) -> None:
         number = next(_numbers)
         folder.mkdir()
@@ -45,7 +51,7 @@ class Node:
         self.named: set[PeerId] = set()
         self.heard_times: list[tuple[PeerId, float]] = []
         self.connections = Connections(self.signer, self.traffic, open_tunnel, now=lambda: self.now())
-        self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds=1.0)
+        self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds)
         self.unix_path = folder / "peer.sock"
         self.records: list[CertifiedRecord] = []
         self.described: Description | None = None
@@ -113,8 +119,8 @@ class Node:
             await self.server.stop(0.0)
 
 
-async def eventually(condition: Callable[[], bool], deadline_seconds: float = 5.0) -> None:
-    """Wait for what other tasks or machines bring about."""
+async def eventually(condition: Callable[[], bool], deadline_seconds: float = 30.0) -> None:
+    """Wait for what other tasks or machines bring about, also on a machine that does much else."""
     async with asyncio.timeout(deadline_seconds):
         while not condition():  # noqa: ASYNC110 - nobody signals it
             await asyncio.sleep(0.01)
@@ -127,9 +133,11 @@ def introduce(*nodes: Node) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, *holdings: type[Holdings]) -> AsyncIterator[list[Node]]:
+async def running(
+    folder: Path, *holdings: type[Holdings], stall_seconds: float = PATIENT_SECONDS
+) -> AsyncIterator[list[Node]]:
     """So many nodes that know each other."""
-    nodes = [Node(folder / f"node{index}", kind) for index, kind in enumerate(holdings)]
+    nodes = [Node(folder / f"node{index}", kind, stall_seconds=stall_seconds) for index, kind in enumerate(holdings)]
     try:
         for node in nodes:
             await node.start()

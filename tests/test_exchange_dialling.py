@@ -33,19 +33,19 @@ async def first(*attempts: Attempt, head_start_seconds: float = 0.05) -> str:
 
 
 async def test_the_first_in_order_wins_where_it_answers_within_its_head_start() -> None:
-    assert await first(answers("one", 0.02), answers("two")) == "one"
+    assert await first(answers("one", 0.02), answers("two"), head_start_seconds=60.0) == "one"
 
 
 async def test_a_silent_address_costs_its_head_start_alone() -> None:
     started = time.monotonic()
-    assert await first(answers("silent", 60.0), answers("two")) == "two"
-    assert time.monotonic() - started < 1.0
+    assert await first(answers("silent", 300.0), answers("two")) == "two"
+    assert time.monotonic() - started < 30.0
 
 
 async def test_an_address_that_refuses_costs_nothing() -> None:
     started = time.monotonic()
     assert await first(fails("refused"), answers("two"), head_start_seconds=60.0) == "two"
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 30.0
 
 
 async def test_a_slow_address_is_waited_for_when_the_others_fail() -> None:
@@ -61,11 +61,14 @@ async def test_when_none_answers_each_says_why_in_the_order_of_the_addresses() -
 
 
 async def test_of_two_that_answer_in_one_moment_the_second_is_given_back() -> None:
-    is_open, discarded = asyncio.Event(), []
+    started, both_wait, discarded = [], asyncio.Event(), []
 
     def at_once(word: str) -> Attempt:
         async def attempt() -> str:
-            await is_open.wait()
+            started.append(word)
+            if len(started) == 2:
+                both_wait.set()
+            await both_wait.wait()
             return word
 
         return attempt
@@ -73,7 +76,6 @@ async def test_of_two_that_answer_in_one_moment_the_second_is_given_back() -> No
     async def discard(word: str) -> None:
         discarded.append(word)
 
-    asyncio.get_running_loop().call_later(0.1, is_open.set)
     attempts = [at_once("one"), at_once("two")]
     assert await first_that_answers(attempts, discard, head_start_seconds=0.01) == "one"
     assert discarded == ["two"]

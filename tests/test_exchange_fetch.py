@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node, eventually, introduce, running
+from exchange_nodes import PATIENT_SECONDS, Node, eventually, introduce, running
 
 from spes_peer.blobs import PIECE_BYTES, BlobStore
 from spes_peer.errors import BadMessage, Unreachable
@@ -22,6 +22,8 @@ from spes_peer.identity import Identity
 
 CONTENT = random.Random(2).randbytes(11 * PIECE_BYTES + 77)
 NUM_PIECES = 12
+IMPATIENT_SECONDS = 2.5
+"""Of silence, in tests that wait for its end."""
 
 
 class Corrupt(Holdings):
@@ -111,7 +113,8 @@ async def test_a_blob_comes_from_several_sources_at_once(tmp_path: Path) -> None
 
 
 async def test_corrupted_bytes_and_a_stall_cost_their_source_only(tmp_path: Path) -> None:
-    async with running(tmp_path, Corrupt, Stalling, Holdings, Holdings) as (corrupt, stalling, good, newcomer):
+    nodes = running(tmp_path, Corrupt, Stalling, Holdings, Holdings, stall_seconds=IMPATIENT_SECONDS)
+    async with nodes as (corrupt, stalling, good, newcomer):
         blob = corrupt.store.put(CONTENT)
         for node in (stalling, good):
             node.store.put(CONTENT)
@@ -132,13 +135,14 @@ async def test_a_source_of_bad_bytes_is_not_asked_again_for_the_blob(tmp_path: P
 
 
 async def test_who_was_tried_and_why_it_did_not_do_is_said(tmp_path: Path) -> None:
-    async with running(tmp_path, Stalling, Holdings, Holdings) as (stalling, empty, newcomer):
+    nodes = running(tmp_path, Stalling, Holdings, Holdings, stall_seconds=IMPATIENT_SECONDS)
+    async with nodes as (stalling, empty, newcomer):
         blob = stalling.store.put(b"content")
         nobody = Identity.generate().peer_id
         with pytest.raises(Unreachable) as failure:
             await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [stalling.peer_id, empty.peer_id, nobody])
         Stalling.released.set()
-        assert f"{stalling.peer_id}: {stalling.peer_id} sent nothing for 1 s" in str(failure.value)
+        assert f"{stalling.peer_id}: {stalling.peer_id} sent nothing for 2.5 s" in str(failure.value)
         assert f"{empty.peer_id}: has none of the missing pieces" in str(failure.value)
         assert f"{nobody}: no address of {nobody} is known" in str(failure.value)
 
@@ -157,12 +161,12 @@ async def test_another_size_than_the_announced_one_is_refused(tmp_path: Path) ->
 
 
 async def test_a_cut_transfer_is_resumed_after_a_restart_where_it_was(tmp_path: Path) -> None:
-    async with running(tmp_path, Cut, Holdings) as (source, newcomer):
+    async with running(tmp_path, Cut, Holdings, stall_seconds=IMPATIENT_SECONDS) as (source, newcomer):
         blob = source.store.put(CONTENT)
         with pytest.raises(Unreachable, match="INTERNAL"):
             await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
         before, source.holdings.asked, source.holdings.is_mended = source.holdings.asked, [], True  # type: ignore[attr-defined]
-        restarted = Fetcher(Holdings(newcomer.store), newcomer.connections, stall_seconds=1.0)
+        restarted = Fetcher(Holdings(newcomer.store), newcomer.connections, PATIENT_SECONDS)
         await restarted.fetch(blob.name, blob.size_bytes, [source.peer_id])
         assert newcomer.store.read(blob.name) == CONTENT
         assert sorted(before + source.holdings.asked) == list(range(NUM_PIECES))  # type: ignore[attr-defined]
@@ -241,7 +245,8 @@ async def test_a_source_that_dies_in_the_middle_is_replaced_by_another(tmp_path:
 
 
 async def test_when_a_source_freezes_at_forty_percent_another_goes_on_from_there(tmp_path: Path) -> None:
-    async with running(tmp_path, Freezing, Counting, Holdings) as (freezing, other, newcomer):
+    nodes = running(tmp_path, Freezing, Counting, Holdings, stall_seconds=IMPATIENT_SECONDS)
+    async with nodes as (freezing, other, newcomer):
         blob = freezing.store.put(CONTENT)
         other.store.put(CONTENT)
         fetching = asyncio.create_task(newcomer.fetcher.fetch(blob.name, blob.size_bytes, [freezing.peer_id]))
@@ -255,8 +260,8 @@ async def test_when_a_source_freezes_at_forty_percent_another_goes_on_from_there
 
 
 async def test_of_five_sources_four_of_which_are_broken_the_fifth_serves(tmp_path: Path) -> None:
-    async with running(tmp_path, Corrupt, Stalling, Cut, Holdings, Holdings, Holdings) as nodes:
-        *sources, newcomer = nodes
+    kinds = (Corrupt, Stalling, Cut, Holdings, Holdings, Holdings)
+    async with running(tmp_path, *kinds, stall_seconds=IMPATIENT_SECONDS) as (*sources, newcomer):
         empty = sources[3]
         for node in sources:
             if node is not empty:
@@ -311,22 +316,23 @@ async def test_a_source_that_tells_of_too_many_others_is_left(tmp_path: Path, mo
             await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [liar.peer_id])
         assert newcomer.fetcher.bad_sources == {liar.peer_id: 1}
         del crowd["peer 0"]  # so many that nobody knows are passed over
-        await Fetcher(newcomer.holdings, newcomer.connections, 1.0).fetch(blob.name, blob.size_bytes, [liar.peer_id])
+        again = Fetcher(newcomer.holdings, newcomer.connections, PATIENT_SECONDS)
+        await again.fetch(blob.name, blob.size_bytes, [liar.peer_id])
 
 
 async def test_a_disk_that_stalls_for_longer_than_a_source_may_costs_no_transfer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept, stalls = PartialBlob.accept_piece, iter([2.0])
+    accept, stalls = PartialBlob.accept_piece, iter([IMPATIENT_SECONDS + 1.0])
 
     def stalling(partial: PartialBlob, index: int, content: bytes | memoryview) -> None:
         time.sleep(next(stalls, 0.0))
         accept(partial, index, content)
 
     monkeypatch.setattr(PartialBlob, "accept_piece", stalling)
-    async with running(tmp_path, Counting, Holdings) as (source, newcomer):
+    async with running(tmp_path, Counting, Holdings, stall_seconds=IMPATIENT_SECONDS) as (source, newcomer):
         blob = source.store.put(CONTENT)
-        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])  # of whom 1 s of silence is enough
+        await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id])
         assert newcomer.store.read(blob.name) == CONTENT
 
 
@@ -343,14 +349,16 @@ async def test_many_who_fetch_one_blob_serve_each_other(tmp_path: Path) -> None:
 
 
 async def test_a_slow_source_holds_up_nothing_and_the_untried_are_tried(tmp_path: Path) -> None:
-    async with running(tmp_path, Counting, Counting, Counting, Holdings) as (slow, fast, untried, newcomer):
-        await serve_at(slow, 100_000)
+    kinds = (Counting, Counting, Counting, Holdings)
+    nodes = running(tmp_path, *kinds, stall_seconds=IMPATIENT_SECONDS)
+    async with nodes as (slow, fast, untried, newcomer):
+        await serve_at(slow, 16_000)
         introduce(slow, newcomer)
         for content in (CONTENT, CONTENT[::-1]):
             for node in (slow, fast, untried):
                 blob = node.store.put(content)
             sources = [slow, fast] if content is CONTENT else [slow, fast, untried]
-            async with asyncio.timeout(8.0):  # one piece takes the slow one ten
+            async with asyncio.timeout(45.0):  # one piece takes the slow one more than a minute
                 await newcomer.fetcher.fetch(blob.name, blob.size_bytes, [node.peer_id for node in sources])
             assert newcomer.store.read(blob.name) == content
         assert slow.holdings.asked  # type: ignore[attr-defined]

@@ -230,7 +230,7 @@ async def test_a_node_that_is_seen_elsewhere_is_measured_anew(
     reach.findings = Findings({service: (Endpoint(OTHER, 1),) for service in SERVICES}, "", frozenset({OTHER}))
     keeping = asyncio.create_task(reach.keep(nodes[2].connections, lambda: {nodes[0].peer_id: "alder"}))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await changed.wait()
         assert reach.endpoints("grpc") == (Endpoint(HERE, reach.ports.grpc),)
     finally:

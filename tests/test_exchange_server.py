@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from exchange_nodes import RUN_ID, Node, eventually, running
+from exchange_nodes import PATIENT_SECONDS, RUN_ID, Node, eventually, running
 
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature
@@ -40,11 +40,11 @@ async def link(nodes: list[Node]) -> Link:
 
 
 async def fetched(link: Link, **request: Any) -> list[Any]:
-    return [reply async for reply in link.stream(link.stub.Fetch, FetchRequest(**request), 5.0)]
+    return [reply async for reply in link.stream(link.stub.Fetch, FetchRequest(**request), PATIENT_SECONDS)]
 
 
 async def fetched_when_not_busy(link: Link, **request: Any) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(Busy):
                 return await fetched(link, **request)
@@ -156,7 +156,7 @@ async def test_a_member_that_does_not_read_loses_its_call_and_the_host_never_wai
 
     nodes[0].attend = attend  # type: ignore[method-assign]
     call = link.stub.Attend(metadata=link.metadata())
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
     call.cancel()
 
 
@@ -173,9 +173,9 @@ async def test_the_host_is_told_when_a_member_is_gone(nodes: list[Node], link: L
     nodes[0].attend = attend  # type: ignore[method-assign]
     call = link.stub.Attend(metadata=link.metadata())
     await call.write(convert.to_message(nodes[1].signer.sign(Claim((), 0.0))))
-    await asyncio.wait_for(present.wait(), 5)
+    await asyncio.wait_for(present.wait(), 30)
     call.cancel()
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), 30)
 
 
 async def test_a_fault_of_our_own_is_not_told_to_strangers(
@@ -242,7 +242,7 @@ async def test_a_peer_for_which_it_is_another_time_is_refused_and_its_time_is_he
         await link.call(link.stub.Have, HaveRequest(name="0" * 64), 5.0)
     ((peer, their_time),) = nodes[0].heard_times
     assert peer == nodes[1].peer_id
-    assert their_time == pytest.approx(time.time() + ahead_seconds, abs=5)
+    assert their_time == pytest.approx(time.time() + ahead_seconds, abs=60)
 
 
 async def test_a_forged_token_tells_no_time(nodes: list[Node], link: Link) -> None:
