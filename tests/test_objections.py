@@ -182,10 +182,21 @@ def test_what_is_not_the_senders_to_say_is_refused(swarm: Swarm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_sound", "num_harmful", "marks"), [(0, 2, True), (0, 1, False), (1, 3, False), (1, 4, True), (2, 5, False)]
+    ("num_sound", "num_harmful", "num_drawn", "marks"),
+    [
+        (1, 6, 7, True),
+        (0, 6, 7, True),
+        (2, 5, 7, False),
+        (0, 5, 7, False),
+        (0, 2, 2, True),
+        (0, 1, 1, True),
+        (0, 1, 2, False),
+    ],
 )
-def test_nearly_all_that_tested_must_object_to_mark_an_owner(num_sound: int, num_harmful: int, marks: bool) -> None:
-    assert is_marked([SOUND] * num_sound + [HARMFUL] * num_harmful, 7) is marks
+def test_nearly_all_that_were_drawn_must_object_to_mark_an_owner(
+    num_sound: int, num_harmful: int, num_drawn: int, marks: bool
+) -> None:
+    assert is_marked([SOUND] * num_sound + [HARMFUL] * num_harmful, num_drawn) is marks
 
 
 def test_three_marks_cost_a_seat_until_the_first_of_the_last_three_is_twenty_rounds_old(swarm: Swarm) -> None:
@@ -272,7 +283,7 @@ def test_a_proposal_that_lists_what_too_many_object_to_is_not_signed(disputed: S
 
 def test_a_proposal_that_marks_whom_the_verdicts_do_not_is_not_signed(disputed: Swarm) -> None:
     sealed, verdicts = proposed(disputed)
-    assert sealed.record.harmful == ()  # two of three is less than four fifths
+    assert sealed.record.harmful == ()  # two of three that were drawn are less than four fifths
     owner = next(member for member in disputed.members.values() if member.subsets == (0,))
     marked = replaced(sealed.record, harmful=(owner.peer_id,))
     fault = fault_in_verdicts(verdicts, marked, disputed.head, disputed.layout, {})

@@ -9,7 +9,7 @@ from rounds_swarm import Member, Swarm, changed, genesis, invented, replaced
 from spes_peer.errors import BadMessage
 from spes_peer.identity import Identity
 from spes_peer.rounds.ballot import Ballot
-from spes_peer.rounds.member import Own, objections
+from spes_peer.rounds.member import objections
 from spes_peer.rounds.messages import Vote
 from spes_peer.rounds.phases import Closing
 from spes_peer.run.layout import Layout
@@ -35,7 +35,7 @@ def proposal(swarm: Swarm) -> Record:
 
 def objection(swarm: Swarm, record: Record, member: Member | None = None) -> str | None:
     member = member or swarm[0]
-    own = Own(member.peer_id, member.contribution, member.reports, member.incarnation)
+    own = member.facts()
     return objections(record.seal(), swarm.head, own, swarm.layout)
 
 
@@ -137,6 +137,19 @@ def test_another_blob_than_i_found_as_reducer_is_refused(swarm: Swarm) -> None:
     block = next(iter(swarm[0].reports))
     forged = with_update(proposal(swarm), block, blob=invented("forged"))
     assert objection(swarm, forged) == f"the update of {block} is not what we found as its reducer"
+
+
+def test_another_average_of_offers_that_i_averaged_is_refused_whoever_is_said_to_have_made_it(swarm: Swarm) -> None:
+    block = next(iter(swarm[0].reports))
+    record = proposal(swarm)
+    other = next(peer for peer in sorted(swarm.members) if peer != swarm[0].peer_id)
+    forged = with_update(record, block, blob=invented("forged"), reducers=(other,))
+    assert objection(swarm, forged) == f"the update of {block} is not what we found as its reducer"
+    assert objection(swarm, with_update(record, block, reducers=(other,))) is None  # others found the same
+    fewer = next(update for update in record.updates if update.block == block).contributors[1:]
+    assert "not what we found" not in (
+        objection(swarm, with_update(forged, block, contributors=fewer)) or ""
+    )  # of other offers than we were given
 
 
 def test_tokens_that_i_did_not_contribute_are_refused(swarm: Swarm) -> None:

@@ -674,6 +674,20 @@ def test_a_stranger_may_neither_contribute_nor_report_nor_hold(swarm: Swarm) -> 
         assert "the sender is not on the roster of round 1" in swarm.ask(stranger, message)
 
 
+def test_what_strangers_say_of_a_round_costs_no_look_at_it(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm.until(lambda: swarm.phase == "reducing")
+    stranger, member, report = swarm.join(70, (0,)), swarm[0], UpdateReport(1, BlockId("no"), "ab" * 32, 1, (), b"")
+    looks = []
+    advance = coordinator.advance
+    monkeypatch.setattr(coordinator, "advance", lambda *state: looks.append(state) or advance(*state))
+    for message in (AdmissionRequest((0,), 1.0, PROTOCOL_VERSION), report, Holding(1, ()), Departure("leaving")):
+        swarm.ask(stranger, message)
+    swarm.ask(member, report)  # refused
+    assert not looks
+    swarm.ask(member, Holding(1, ()))
+    assert len(looks) == 1
+
+
 def test_a_report_that_cannot_be_is_refused_by_name(swarm: Swarm) -> None:
     for number in range(4):
         swarm[number].reduces = lambda task: None

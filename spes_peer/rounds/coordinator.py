@@ -36,7 +36,7 @@ from spes_peer.rounds.messages import (
     Vote,
 )
 from spes_peer.rounds.ownership import Past
-from spes_peer.rounds.phases import Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
+from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
 from spes_peer.rounds.reducing import fault_in_report, missed, reported
 from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, follow, opened_by, order_again
 from spes_peer.rounds.verdicts import fault_in_verdict
@@ -120,11 +120,20 @@ def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> 
         return Step(state)  # nothing new: most messages are these
     taken = _take(state, signed, message)
     if isinstance(taken, str):
-        taken = Step(state, (Outgoing(sender, Refusal(taken)),))
-    elif isinstance(taken, Coordinator):
+        return _refuse(state, sender, taken)
+    if isinstance(taken, Coordinator):
         taken = Step(taken)
+    if _can_wait(state, sender, message):
+        return taken
     step = advance(taken.state, now)
     return replace(step, outgoing=(*taken.outgoing, *step.outgoing))
+
+
+def _can_wait(state: Coordinator, sender: PeerId, message: Any) -> bool:
+    """Whether the next beat of the clock is early enough to see what follows: who wants a place in a later round, which
+    anybody may say as often as he likes, does not move this one."""
+    is_about_a_place = isinstance(message, AdmissionRequest | Departure)
+    return is_about_a_place and not isinstance(state.phase, Admitting) and sender not in state.head.record.members
 
 
 def _refuse(state: Coordinator, sender: PeerId, why: str) -> Step:

@@ -267,12 +267,22 @@ def _own_work(case: _Case) -> str | None:
             return f"the update of {update.block} has another norm of our offer than we said"
         if part is not None and not update.reducers and update.blob != blobs.get(update.block):
             return f"the update of {update.block} is not the offer that we made"
-        if own.peer_id in update.reducers and update.blob != own.reports.get(update.block):
-            return f"the update of {update.block} is not what we found as its reducer"
-        inputs = own.inputs.get(update.block) if own.peer_id in update.reducers else None
-        if inputs is not None and not _are_of(update, inputs, case.manifest.sync.most_weight):
-            return f"the update of {update.block} counts its offers otherwise than we averaged them"
+        if reason := _fault_in_average(update, case):
+            return f"the update of {update.block} {reason}"
     return None
+
+
+def _fault_in_average(update: Update, case: _Case) -> str | None:
+    """What a reducer knows of it. That the record names others as its reducers is no reason to believe them: of the
+    same offers there is one average."""
+    own = case.own
+    is_ours, inputs = own.peer_id in update.reducers, own.inputs.get(update.block)
+    are_its = inputs is not None and _are_of(update, inputs, case.manifest.sync.most_weight)
+    are_all = inputs is not None and len(inputs) == len(update.contributors)
+    is_known = is_ours or (bool(update.reducers) and are_its and are_all)
+    if is_known and update.blob != own.reports.get(update.block):
+        return "is not what we found as its reducer"
+    return "counts its offers otherwise than we averaged them" if is_ours and inputs and not are_its else None
 
 
 def _are_of(update: Update, inputs: tuple[ReduceInput, ...], most_weight: float) -> bool:

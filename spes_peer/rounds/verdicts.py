@@ -10,9 +10,10 @@ The coordinator decides; its proposal carries the verdicts on every expert to wh
 see that nothing is listed to which too many object; whose own objection is missing there signs nothing. That what was
 left out was objected to nobody need prove: a coordinator may also call it late.
 
-*The record marks who alone owns an expert to which at least four fifths of those that tested object*, and two at least:
-three marks cost a seat (`run.marks`). That is more than it takes to leave an expert out, so that a minority which
-happens to be drawn together cannot drive out the others.
+*The record marks who alone owns an expert to which at least four fifths of those drawn to test it object*, and two at
+least: three marks cost a seat (`run.marks`). That is more than it takes to leave an expert out, and who was drawn and
+said nothing counts against it, so that neither a minority which happens to be drawn together nor a coordinator that
+keeps the others' verdicts back drives anybody out.
 
 `sync.most_harm` is the part by which the loss may rise; with 0 nothing is tested, and nobody is waited for.
 """
@@ -101,8 +102,8 @@ def is_objected(verdicts: Iterable[Verdict], num_testers: int) -> bool:
 
 def is_marked(verdicts: Iterable[Verdict], num_testers: int) -> bool:
     """Whether these verdicts mark those who made the updates; see the module."""
-    tested = [verdict for verdict in verdicts if verdict.is_tested]
-    return 5 * sum(verdict.objects for verdict in tested) >= 4 * len(tested) and is_objected(tested, num_testers)
+    num_objections = sum(verdict.objects for verdict in verdicts)
+    return 5 * num_objections >= 4 * num_testers and num_objections >= min(2, num_testers)
 
 
 def fault_in_verdicts(
