@@ -3,6 +3,7 @@
     SpesError
     ├── UserError            a person's mistake: one line on stderr, then an exit code
     │   ├── BadConfiguration     a file or flag that cannot be used
+    │   │   └── TooNew                the run speaks an older protocol
     │   ├── NoBootstrap          nobody answers at the bootstrap address
     │   ├── TooOld               the run speaks a newer protocol
     │   └── NotAdmitted          the run does not want this peer
@@ -42,6 +43,10 @@ class UserError(SpesError):
 
 class BadConfiguration(UserError):
     exit_code = 2
+
+
+class TooNew(BadConfiguration):
+    pass
 
 
 class NoBootstrap(UserError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from exchange_nodes import Node, eventually, running
 
 from spes_peer.daemon import arrival
 from spes_peer.daemon.arrival import Arrival, Unanswered
-from spes_peer.errors import BadConfiguration, NoBootstrap, TooOld
+from spes_peer.errors import BadConfiguration, NoBootstrap, TooNew, TooOld
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Introduction, WrongNode
@@ -117,6 +118,19 @@ async def test_a_run_that_is_too_new_is_refused(nodes: list[Node], signed_manife
     for scene in (Scene(address_of(nodes[0]), dead()), Scene(known=(address_of(nodes[0]),))):
         with pytest.raises(TooOld, match="pip install"):
             await scene.arrival.ask()
+
+
+async def test_a_run_that_is_too_old_for_this_program_is_refused_at_once_with_what_to_do(
+    nodes: list[Node], manifest: Manifest, organizer: Identity
+) -> None:
+    raw = {**manifest.model_dump(mode="json"), "protocol": PROTOCOL_VERSION - 1}
+    content = json.dumps(raw).encode()
+    old = SignedManifest(content, organizer.peer_id, organizer.sign(b"spes-peer manifest\0" + content))
+    nodes[0].describe_run(old, protocol=PROTOCOL_VERSION - 1)
+    scene = Scene(address_of(nodes[0]))
+    with pytest.raises(TooNew, match=f"speaks protocol {PROTOCOL_VERSION - 1}.* join it with the version"):
+        await scene.arrival.insist(scene.on_waiting)
+    assert scene.num_waits == 0
 
 
 async def test_who_does_not_answer_is_named_with_the_reason() -> None:

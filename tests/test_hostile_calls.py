@@ -20,16 +20,20 @@ import psutil
 import pytest
 from exchange_nodes import eventually
 from raw_calls import RawCaller, announced
+from rounds_swarm import changed
 from run_nodes import RunNodes, run_nodes
 
 from spes_peer import coordinating
 from spes_peer.coordinating import Coordinating
+from spes_peer.daemon.status import LogRing
 from spes_peer.errors import BadMessage, BadSignature, PeerError
 from spes_peer.exchange import limits, server
 from spes_peer.exchange.limits import MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_CALLER, Busy, max_connections
 from spes_peer.exchange.link import Link
 from spes_peer.exchange.tokens import TOKEN_KEY, make_token
 from spes_peer.exchange.traffic import MAX_PEERS, OTHERS, Traffic
+from spes_peer.following import attendance
+from spes_peer.following.attendance import Attendance
 from spes_peer.following.records import fetch_from
 from spes_peer.identity import Identity, PeerId
 from spes_peer.rounds.messages import (
@@ -157,6 +161,41 @@ async def test_a_token_that_is_not_the_callers_for_this_node_now_is_refused_by_n
 
 def _as_if_of(peer: PeerId, token: bytes) -> bytes:
     return convert.encode(dataclasses.replace(convert.decode(Signed, token), peer_id=peer))
+
+
+async def test_a_node_of_another_run_is_refused_by_name_on_both_sides_and_shown_on_both(
+    scene: Scene, tmp_path: Path, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows where to call; its run has another model. It tries on at the pace of who waits for a coordinator."""
+    monkeypatch.setattr(attendance, "_FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(attendance, "_LONGEST_RETRY_SECONDS", 0.02)
+    ring, lost = LogRing(), list[str]()
+    other = RunNodes(tmp_path / "other", changed(manifest, "model", top_k=1), organizer)
+    other.identities = [Identity.from_seed(b"\x31" * 32)]
+    stranger = await other.start(other.make(0))
+    logging.getLogger("spes_peer").addHandler(ring)
+    try:
+        assert stranger.run_id != scene.target.run_id
+        stranger.take_entry(scene.run.entry(scene.target))
+        link = await stranger.connections.to(scene.target.peer_id)
+        for method, request in ((link.stub.Stand, StandingRequest()), (link.stub.Have, HaveRequest(name="0" * 64))):
+            with pytest.raises(BadSignature, match="of another run"):
+                await link.call(method, request, 10.0)
+        attending = Attendance(stranger.connections, stranger.signer, lambda: scene.target.peer_id, 5.0)
+        attending.on_lost = lost.append
+        running = asyncio.create_task(attending.run())
+        await eventually(lambda: len(lost) >= 5, 20)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    finally:
+        logging.getLogger("spes_peer").removeHandler(ring)
+        await other.stop(stranger)
+    assert all("of another run" in why for why in lost)
+    assert attending.attended is None
+    (shown,) = [line.text for line in ring.lines if "refused a call" in line.text]
+    assert "peer=127.0.0.1" in shown
+    assert "of another run" in shown
+    await scene.serves_the_honest()
 
 
 async def test_a_token_that_leaked_serves_for_a_minute_and_against_nobody_else(scene: Scene) -> None:

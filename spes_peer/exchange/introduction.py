@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from spes_peer.clock import HeldClock
-from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, NoBootstrap, PeerError, TooOld
+from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, NoBootstrap, PeerError, TooNew, TooOld
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import open_channel, pem_of
 from spes_peer.exchange.dialling import MAX_IP_ADDRESSES, NoneAnswers, first_that_answers, look_up
@@ -66,7 +66,7 @@ class Introduction:
 
 async def describe(address: NodeAddress, timeout_seconds: float = INTRODUCTION_SECONDS) -> Introduction:
     """Ask the node at `address`. `NoBootstrap` tells a bad name, a dead port, a silent and a wrong node apart;
-    `TooOld` when it speaks a newer protocol."""
+    `TooOld` when it speaks a newer protocol, `TooNew` an older one."""
     try:
         async with asyncio.timeout(timeout_seconds):
             ip_addresses = await _resolved(address)
@@ -159,6 +159,8 @@ def _checked(
         raise BadSignature("it shows another certificate than its entry names; somebody may be in between")
     try:
         manifest = description.manifest.open()
+    except TooNew:
+        raise
     except BadConfiguration as error:
         raise BadMessage(str(error)) from None
     clock = HeldClock()

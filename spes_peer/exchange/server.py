@@ -48,6 +48,7 @@ from spes_peer.exchange.tokens import TOKEN_KEY, open_token
 from spes_peer.exchange.traffic import Traffic, Transport
 from spes_peer.exchange.uploads import Uploads
 from spes_peer.identity import PeerId, TlsIdentity
+from spes_peer.logs import plain
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed
@@ -362,7 +363,12 @@ class _Service:
     def line(self, context: Context) -> Iterator["_Line"]:
         """The call, once its token is found good, and unless its caller, or strangers together, have too many."""
         tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
-        token = open_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id)
+        try:
+            token = open_token(tokens[0] if tokens else None, self._host.run_id, self._host.peer_id)
+        except BadSignature as error:  # shown once a minute for an address, as `logs.RepeatFilter` has it
+            ip_address = caller_ip(context.peer()) or "tunnel"
+            logger.warning("refused a call peer=%s reason=%s", ip_address, plain(str(error), _MAX_REASON_CHARACTERS))
+            raise
         self._host.hears_time(token.caller, token.made_at)
         token.check_time(self._host.now())
         if seconds := self._faults.debt_seconds(token.caller):

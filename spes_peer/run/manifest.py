@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from spes_peer.errors import BadConfiguration, BadSignature, TooOld
+from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, verify
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.wire import convert
@@ -322,7 +322,7 @@ def parse_manifest(content: bytes) -> Manifest:
     if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
         raise TooOld(f"the run speaks protocol {protocol}, this program {PROTOCOL_VERSION}: install a newer spes-peer")
     if isinstance(protocol, int) and protocol < PROTOCOL_VERSION:
-        raise BadConfiguration(
+        raise TooNew(
             f"the run speaks protocol {protocol}, and this program {PROTOCOL_VERSION}: join it with the version of"
             " spes-peer with which it was made"
         )
