@@ -134,3 +134,23 @@ async def test_its_own_experts_are_others_to_test(tester: Judge) -> None:
         tester.notice(tester.node.manifest.experts_of(entry.subsets[0])[0])
         tester.notice(tester.experts[0])
         assert (await tester.verdict()).expert == tester.experts[0]
+
+
+async def test_what_it_cannot_get_of_a_round_is_not_fetched_beyond_it(tester: Judge) -> None:
+    running: set[str] = set()
+
+    async def never(name: str, *_wanted: object) -> None:
+        running.add(name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running.discard(name)
+
+    async with tester.living():
+        await tester.begin(finding(2.0, 2.0))
+        tester.node.fetcher.fetch = never  # type: ignore[method-assign,assignment]
+        expert = tester.experts[0]
+        tester.notice(expert)
+        await eventually(lambda: running == set(tester.blobs(expert)))
+        tester.tell(tester.next_record(tester.node.identity, OTHER))
+        await eventually(lambda: not running)

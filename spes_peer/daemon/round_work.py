@@ -187,7 +187,7 @@ class RoundWork:
         if not self._may_name(notice.block, notice.blob):
             return
         self._notices_started.add(notice.blob)
-        self._spawn(self._hold(notice))
+        self._spawn(self.unless_closed(self._hold(notice)))
 
     def _may_name(self, block: BlockId, named: str | bytes) -> bool:
         """Whether the coordinator has not named too many for one block: each is fetched, and fills the disk."""
