@@ -55,26 +55,37 @@ class Busy(Unreachable):
 
 
 class Slots:
-    """Counts what is being served, per caller and over all."""
+    """Counts what is being served, per caller, for strangers together, and over all."""
 
-    def __init__(self, total: int = MAX_FETCHES, per_caller: int = MAX_FETCHES_PER_CALLER) -> None:
+    def __init__(self, total: int, per_caller: int, of_strangers: int | None = None) -> None:
         self._total = total
         self._per_caller = per_caller
+        self._of_strangers = total if of_strangers is None else of_strangers
         self._taken: Counter[PeerId] = Counter()
+        self._num_strangers = 0
+
+    @classmethod
+    def for_fetches(cls, total: int = MAX_FETCHES) -> "Slots":
+        """What an honest peer asks for at once is less than one caller may have, and nobody may have all."""
+        per_caller = max(FETCHES_PER_SOURCE, min(MAX_FETCHES_PER_CALLER, total // 4))
+        return cls(total, max(1, min(per_caller, total - 1)), max(1, total * 3 // 4))
 
     @property
     def num_taken(self) -> int:
         return self._taken.total()
 
     @contextlib.contextmanager
-    def hold(self, caller: PeerId) -> Iterator[None]:
+    def hold(self, caller: PeerId, is_stranger: bool = False) -> Iterator[None]:
         """A slot for as long as the block runs, or `Busy`."""
-        if self._taken[caller] >= self._per_caller or self._taken.total() >= self._total:
+        is_full = self._taken.total() >= self._total or (is_stranger and self._num_strangers >= self._of_strangers)
+        if is_full or self._taken[caller] >= self._per_caller:
             raise Busy("too many calls at once; ask again later")
         self._taken[caller] += 1
+        self._num_strangers += is_stranger
         try:
             yield
         finally:
+            self._num_strangers -= is_stranger
             self._taken[caller] -= 1
             self._taken += Counter()  # forgets callers at zero
 

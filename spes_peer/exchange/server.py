@@ -256,9 +256,8 @@ class _Service:
         self._holdings = holdings
         self._traffic = traffic
         self._upload = upload
-        self._slots = Slots(upload.num_at_once)
-        self._calls = Slots(MAX_CALLS, MAX_CALLS_PER_CALLER)
-        self._strangers = Slots(MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_CALLER)
+        self._slots = Slots.for_fetches(upload.num_at_once)
+        self._calls = Slots(MAX_CALLS, MAX_CALLS_PER_CALLER, MAX_CALLS_OF_STRANGERS)
         self._uploads = Uploads()
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
@@ -296,7 +295,7 @@ class _Service:
         if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
         with (
-            self._slots.hold(line.caller),
+            self._slots.hold(line.caller, line.is_stranger),
             self._holdings.serving(request.name),
             self._uploads.noting(request.name, line.caller, request.pieces) as unsent,
         ):
@@ -374,12 +373,10 @@ class _Service:
         if seconds := self._faults.debt_seconds(token.caller):
             raise Busy(f"too much of what you sent was no request; ask again in {seconds:.1f} s")
         transport: Transport = "libp2p" if context.peer().startswith("unix") else "grpc"
-        with contextlib.ExitStack() as held:
-            held.enter_context(self._calls.hold(token.caller))
-            if not self._host.names(token.caller):
-                held.enter_context(self._strangers.hold(token.caller))
+        is_stranger = not self._host.names(token.caller)
+        with self._calls.hold(token.caller, is_stranger):
             try:
-                yield _Line(token.caller, transport, context, self._traffic)
+                yield _Line(token.caller, is_stranger, transport, context, self._traffic)
             except BadMessage:
                 self._faults.pause_seconds(token.caller, BAD_MESSAGES)
                 raise
@@ -390,6 +387,7 @@ class _Line:
     """One call: who is at the other end, over what, and how many bytes it took."""
 
     caller: PeerId
+    is_stranger: bool
     transport: Transport
     context: Context
     traffic: Traffic
