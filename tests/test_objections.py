@@ -191,6 +191,7 @@ def test_what_is_not_the_senders_to_say_is_refused(swarm: Swarm) -> None:
         (0, 2, 2, True),
         (0, 1, 1, True),
         (0, 1, 2, False),
+        (0, 0, 0, False),  # all own it
     ],
 )
 def test_nearly_all_that_were_drawn_must_object_to_mark_an_owner(

@@ -102,8 +102,8 @@ def is_objected(verdicts: Iterable[Verdict], num_testers: int) -> bool:
 
 def is_marked(verdicts: Iterable[Verdict], num_testers: int) -> bool:
     """Whether these verdicts mark those who made the updates; see the module."""
-    num_objections = sum(verdict.objects for verdict in verdicts)
-    return 5 * num_objections >= 4 * num_testers and num_objections >= min(2, num_testers)
+    verdicts = tuple(verdicts)
+    return 5 * sum(verdict.objects for verdict in verdicts) >= 4 * num_testers and is_objected(verdicts, num_testers)
 
 
 def fault_in_verdicts(
