@@ -4,11 +4,12 @@ Nobody counts references: what needs a blob says so by name (`Needs`), and all e
 needed, counted in records, because clocks are set and machines sleep. In this order, and no further than it must:
 
     1. what nothing has needed for `GRACE_RECORDS` records goes at once
-    2. what was needed until then goes when there is no room: others may still replay from it
-    3. data that training comes to later goes when there is no room, what it comes to last first
+    2. but if it is being served, only when there is no room: others ask for what they like
+    3. what was needed until then goes when there is no room: others may still replay from it
+    4. data that training comes to later goes when there is no room, what it comes to last first
 
 All else stays, whatever the room: what the newest records, the kept snapshots and the round's data need, what is being
-fetched or served, and what was made, fetched or renewed since the newest record came, for it may be of the open round.
+fetched, and what was made, fetched or renewed since the newest record came, for it may be of the open round.
 """
 
 import enum
@@ -28,9 +29,10 @@ class Use(enum.IntEnum):
     """What a blob is good for, the least first."""
 
     NONE = 0
-    PASSED = 1
-    LATER = 2
-    STAYS = 3
+    SERVED = 1
+    PASSED = 2
+    LATER = 3
+    STAYS = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Needs:
     later: Mapping[str, int] = field(default_factory=dict)
     """See `Shards`; what stays may be among them."""
     served: AbstractSet[str] = frozenset()
-    """Stays for now, and grows old all the same: others ask for what they like."""
+    """Grows old all the same."""
     writing_since: int | None = None
     """The newest record when something was begun that takes longer than a round and that nothing can name before it is
     done: a snapshot."""
@@ -107,13 +109,15 @@ def judged(found: Iterable[Found], needs: Needs, marks: Mapping[Key, Mark]) -> I
 
 
 def _use(name: str, needs: Needs, mark: Mark) -> Use:
-    if name in needs.stays or name in needs.served:
+    if name in needs.stays:
         return Use.STAYS
     if name in needs.later:
         return Use.LATER
     if needs.round <= mark.seen_round or mark.unneeded_round is None:
         return Use.STAYS
-    return Use.NONE if needs.round >= mark.unneeded_round + GRACE_RECORDS else Use.PASSED
+    if needs.round < mark.unneeded_round + GRACE_RECORDS:
+        return Use.PASSED
+    return Use.SERVED if name in needs.served else Use.NONE
 
 
 def to_remove(stored: Iterable[Stored], room_bytes: float) -> list[Found]:

@@ -115,10 +115,11 @@ def test_what_was_there_before_a_snapshot_is_written_grows_old_all_the_same() ->
     assert [looks.use(round, writing_since=6) for round in (6, 7)] == [Use.PASSED, Use.NONE]
 
 
-def test_what_is_served_stays_for_as_long_and_grows_old_meanwhile() -> None:
-    looks = Looks()
+def test_what_is_served_goes_only_for_room_and_first_and_grows_old_meanwhile() -> None:
+    looks, served = Looks(), frozenset({name_of(7)})
     looks.use(5)
-    assert looks.use(9, served=frozenset({name_of(7)})) == Use.STAYS
+    assert looks.use(6, served=served) == Use.PASSED
+    assert Use.NONE < looks.use(9, served=served) < Use.PASSED
     assert looks.use(9) == Use.NONE
 
 

@@ -193,7 +193,7 @@ async def test_pieces_of_what_nobody_fetches_any_more_go(world: World) -> None:
 
 
 async def test_what_is_being_served_stays_until_that_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer, taker = await Peer.of(world, max_bytes=1), await world.start_node()
+    peer, taker = await Peer.of(world), await world.start_node()
     content = random.Random(1).randbytes(3 << 20)
     blob = peer.blobs.put(content)
     await peer.age(world, 1)

@@ -10,7 +10,9 @@ import grpc
 import pytest
 from exchange_nodes import PATIENT_SECONDS, Node, eventually
 
-from spes_peer.blobs import PIECE_BYTES
+from spes_peer.blobs import PIECE_BYTES, BlobStore
+from spes_peer.errors import BlobMissing
+from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.limits import FETCHES_PER_SOURCE, Busy, Slots
 from spes_peer.exchange.link import Link
 from spes_peer.exchange.pace import Pace
@@ -56,6 +58,25 @@ async def test_strangers_that_read_nothing_leave_places_for_members(nodes: list[
     for call in unread:
         call.cancel()
     await asyncio.gather(*codes)
+
+
+async def test_who_asks_for_blobs_and_takes_nothing_of_them_keeps_none_of_them_on_the_disk(nodes: list[Node]) -> None:
+    serving, caller, *_ = nodes
+    link = await caller.connections.to(serving.peer_id)
+    old, taken = serving.store.put(b"old"), serving.store.put(b"taken")
+    assert await fetched(link, old.name) == b""
+    with pytest.raises(BlobMissing):
+        await fetched(link, "0" * 64, 0)
+    assert await fetched(link, taken.name, 0) == b"taken"
+    assert serving.holdings.served_within(3600.0) == {taken.name}
+
+
+def test_of_many_blobs_that_were_sent_the_latest_are_kept_for_more(tmp_path: Path) -> None:
+    holdings = Holdings(BlobStore(tmp_path))
+    for number in (*range(1_000), 900):
+        holdings.note_served(f"blob {number}")
+    assert holdings.served_within(3600.0) == {f"blob {number}" for number in range(872, 1_000)}
+    assert "blob 900" not in holdings.served_within(0.0)
 
 
 @pytest.mark.parametrize("total", [2, 3, 15, 32, 128])

@@ -21,6 +21,8 @@ from spes_peer.files import our_disk, write_whole
 
 logger = logging.getLogger(__name__)
 
+_MAX_SERVED = 128  # blobs that are remembered, of which pieces were sent lately
+
 
 @dataclass(frozen=True)
 class Have:
@@ -150,6 +152,7 @@ class Holdings:
         self._serving: Counter[str] = Counter()
         """To how many at once."""
         self._served_at: dict[str, float] = {}
+        """When each was last sent a piece of, the longest ago first."""
 
     def have(self, name: str) -> Have:
         """`BadMessage` for what is no blob name."""
@@ -225,7 +228,13 @@ class Holdings:
             self._serving[name] -= 1
             if not self._serving[name]:
                 del self._serving[name]
-            self._served_at[name] = time.monotonic()
+
+    def note_served(self, name: str) -> None:
+        """A piece of it has been sent. Whoever asks without taking any is not awaited again."""
+        self._served_at.pop(name, None)
+        self._served_at[name] = time.monotonic()
+        if len(self._served_at) > _MAX_SERVED:
+            del self._served_at[next(iter(self._served_at))]
 
     def served_within(self, seconds: float) -> frozenset[str]:
         """Blobs that are being served, or were in the last so many seconds: who takes one asks for a few pieces at a

@@ -305,6 +305,7 @@ class _Service:
                 async for index, piece in pieces:
                     await self._send_piece(line, index, memoryview(piece))
                     unsent.discard(index)
+                    self._holdings.note_served(request.name)
 
     async def _pieces(self, request: FetchRequest) -> AsyncGenerator[tuple[int, bytes], None]:
         """Each is read while the one before it is sent."""
