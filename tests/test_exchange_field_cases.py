@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import psutil
 import pytest
 from control_program import Program, served, short_folder
 from exchange_nodes import Node, eventually, running
+from netlab.lab import Lab, lab, needs_lab
 from tui_statuses import status
 
 from spes_peer.blobs import PIECE_BYTES
@@ -17,6 +20,7 @@ from spes_peer.control import ControlClient
 from spes_peer.errors import Unreachable
 from spes_peer.exchange import grpc_options, transfer
 from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.chunk_size import ChunkSize
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import describe
@@ -25,6 +29,8 @@ from spes_peer.run.manifest import Manifest, sign_manifest
 from spes_peer.run.peers import Claim
 from spes_peer.wire import convert
 from spes_peer.wire.peer_pb2 import HaveRequest
+
+__all__ = ["lab"]
 
 CONTENT = os.urandom(6 * PIECE_BYTES + 5)
 _GRPC = Path(grpc._cython.cygrpc.__file__).read_bytes()
@@ -172,3 +178,28 @@ async def test_a_blob_that_is_collected_while_it_is_served_comes_from_another_or
         await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id, other.peer_id])
         assert asker.store.read(blob.name) == CONTENT
         assert asker.traffic.received_bytes < 1.1 * len(CONTENT)  # what had come was not fetched again
+
+
+def test_the_longer_a_line_takes_for_a_chunk_the_smaller_is_the_next() -> None:
+    chunk_size = ChunkSize()
+    sizes = []
+    for seconds in (0.0,) * 5 + (0.2,) + (3.0,) * 5:
+        chunk_size.note(seconds)
+        sizes.append(chunk_size.num_bytes >> 10)
+    assert sizes == [32, 64, 128, 256, 256, 256, 128, 64, 32, 16, 16]
+
+
+@pytest.mark.slow
+@needs_lab
+def test_a_transfer_that_is_slow_and_moves_never_times_out(lab: Lab, tmp_path: Path) -> None:
+    """37.5 kB a second, at which a whole chunk would take 7 s, and what waits in buffers longer than a quick answer."""
+    size_bytes, stall_seconds = 900_000, 6
+    source, taker = lab.public(up_mbit=0.3), lab.public()
+    program = [sys.executable, str(Path(__file__).parent / "netlab" / "fetching.py")]
+    serving = source.start(
+        [*program, "serve", str(tmp_path), source.address, str(size_bytes)], stdout=subprocess.PIPE, text=True
+    )
+    entry, name = serving.stdout.readline().split()
+    done = taker.run([*program, "take", str(tmp_path), entry, name, str(size_bytes), str(stall_seconds)], 120.0)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 15.0

@@ -25,6 +25,7 @@ from spes_peer.blobs import num_pieces_of
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, BlobMissing, SpesError, Unreachable
 from spes_peer.exchange import grpc_options
 from spes_peer.exchange.addresses import Endpoint, parse_endpoint
+from spes_peer.exchange.chunk_size import ChunkSize
 from spes_peer.exchange.dial_back import DialBack, caller_ip
 from spes_peer.exchange.holdings import Have, Holdings
 from spes_peer.exchange.introduction import Description
@@ -132,13 +133,16 @@ class PeerServer:
         unix_path: Path,
         traffic: Traffic,
         upload: Pace | None = None,
+        home_address: Callable[[Sequence[str]], str] = lambda _callers: "",
     ) -> "PeerServer":
         """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
-        Blobs leave at the pace of `upload`. `BadConfiguration` when that cannot be."""
+        Blobs leave at the pace of `upload`; `home_address` is what callers through a tunnel are told that say to be at
+        these addresses. `BadConfiguration` when that cannot be."""
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        server.add_generic_rpc_handlers((_handlers(_Service(host, holdings, traffic, upload or Pace())),))
+        service = _Service(host, holdings, traffic, upload or Pace(), DialBack(home_address=home_address))
+        server.add_generic_rpc_handlers((_handlers(service),))
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
             port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
@@ -251,7 +255,7 @@ def _parsed(message_class: type[M], content: bytes) -> M:
 class _Service:
     """The calls of proto/peer.proto."""
 
-    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace) -> None:
+    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace, dial_back: DialBack) -> None:
         self._host = host
         self._holdings = holdings
         self._traffic = traffic
@@ -261,7 +265,7 @@ class _Service:
         self._uploads = Uploads()
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
-        self._dial_back = DialBack()
+        self._dial_back = dial_back
         self._said, self._faults = Paces(), Paces()
         """How fast callers talk that attend, and send what is no request."""
 
@@ -284,15 +288,18 @@ class _Service:
     async def Have(self, request: HaveRequest, line: "_Line") -> HaveReply:
         have = self._holdings.have(request.name)
         reply = HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
+        num_pieces = num_pieces_of(have.size_bytes)
         for peer, pieces in self._uploads.to_others(request.name, line.caller).items():
-            reply.uploads.append(Upload(peer=peer, bitmap=Have(have.size_bytes, pieces).bitmap()))
+            # they may have been asked for before it was known here how many there are
+            known = Have(have.size_bytes, frozenset(piece for piece in pieces if piece < num_pieces))
+            reply.uploads.append(Upload(peer=peer, bitmap=known.bitmap()))
         return line.counted(reply)
 
     async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
-        if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
+        if (have.pieces or have.size_bytes) and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
         with (
             self._slots.hold(line.caller, line.is_stranger),
@@ -301,9 +308,10 @@ class _Service:
         ):
             if request.with_digests:
                 await line.write(FetchReply(digests=self._holdings.digests(request.name)))
+            chunk_size = ChunkSize()
             async with contextlib.aclosing(self._pieces(request)) as pieces:
                 async for index, piece in pieces:
-                    await self._send_piece(line, index, memoryview(piece))
+                    await self._send_piece(line, index, memoryview(piece), chunk_size)
                     unsent.discard(index)
                     self._holdings.note_served(request.name)
 
@@ -323,12 +331,16 @@ class _Service:
     async def _read_piece(self, name: str, index: int) -> bytes:
         return await asyncio.to_thread(self._holdings.read_piece, name, index)
 
-    async def _send_piece(self, line: "_Line", index: int, piece: memoryview) -> None:
-        chunk_bytes = self._upload.chunk_bytes(self._slots.num_taken)
-        for start in range(0, max(len(piece), 1), chunk_bytes):
-            chunk = piece[start : start + chunk_bytes]
+    async def _send_piece(self, line: "_Line", index: int, piece: memoryview, chunk_size: ChunkSize) -> None:
+        now, start = asyncio.get_running_loop().time, 0
+        while start < max(len(piece), 1):
+            num_bytes = min(chunk_size.num_bytes, self._upload.chunk_bytes(self._slots.num_taken))
+            chunk = piece[start : start + num_bytes]
             await self._upload.take(len(chunk), line.caller)
+            began_at = now()
             await line.write_packed(pack_chunk(index, chunk))
+            chunk_size.note(now() - began_at)
+            start += num_bytes
 
     async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:
         return line.counted(await self._dial_back.answer(line.caller, caller_ip(line.context.peer()), request))
