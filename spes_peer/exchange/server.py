@@ -133,16 +133,13 @@ class PeerServer:
         unix_path: Path,
         traffic: Traffic,
         upload: Pace | None = None,
-        home_address: Callable[[Sequence[str]], str] = lambda _callers: "",
     ) -> "PeerServer":
         """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
-        Blobs leave at the pace of `upload`; `home_address` is what callers through a tunnel are told that say to be at
-        these addresses. `BadConfiguration` when that cannot be."""
+        Blobs leave at the pace of `upload`. `BadConfiguration` when that cannot be."""
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        service = _Service(host, holdings, traffic, upload or Pace(), DialBack(home_address=home_address))
-        server.add_generic_rpc_handlers((_handlers(service),))
+        server.add_generic_rpc_handlers((_handlers(_Service(host, holdings, traffic, upload or Pace())),))
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
             port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
@@ -255,7 +252,7 @@ def _parsed(message_class: type[M], content: bytes) -> M:
 class _Service:
     """The calls of proto/peer.proto."""
 
-    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace, dial_back: DialBack) -> None:
+    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace) -> None:
         self._host = host
         self._holdings = holdings
         self._traffic = traffic
@@ -265,7 +262,7 @@ class _Service:
         self._uploads = Uploads()
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
-        self._dial_back = dial_back
+        self._dial_back = DialBack()
         self._said, self._faults = Paces(), Paces()
         """How fast callers talk that attend, and send what is no request."""
 
@@ -288,18 +285,15 @@ class _Service:
     async def Have(self, request: HaveRequest, line: "_Line") -> HaveReply:
         have = self._holdings.have(request.name)
         reply = HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
-        num_pieces = num_pieces_of(have.size_bytes)
         for peer, pieces in self._uploads.to_others(request.name, line.caller).items():
-            # they may have been asked for before it was known here how many there are
-            known = Have(have.size_bytes, frozenset(piece for piece in pieces if piece < num_pieces))
-            reply.uploads.append(Upload(peer=peer, bitmap=known.bitmap()))
+            reply.uploads.append(Upload(peer=peer, bitmap=Have(have.size_bytes, pieces).bitmap()))
         return line.counted(reply)
 
     async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
-        if (have.pieces or have.size_bytes) and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
+        if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
         with (
             self._slots.hold(line.caller, line.is_stranger),
