@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -11,14 +12,14 @@ import pytest
 from exchange_nodes import PATIENT_SECONDS, Node, eventually
 
 from spes_peer.blobs import PIECE_BYTES, BlobStore
-from spes_peer.errors import BlobMissing
-from spes_peer.exchange.holdings import Holdings
+from spes_peer.errors import BadMessage, BlobMissing
+from spes_peer.exchange.holdings import Have, Holdings
 from spes_peer.exchange.limits import FETCHES_PER_SOURCE, Busy, Slots
 from spes_peer.exchange.link import Link
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
 from spes_peer.identity import Identity, PeerId
-from spes_peer.wire.peer_pb2 import FetchRequest
+from spes_peer.wire.peer_pb2 import FetchRequest, HaveRequest
 
 UPLOAD = Pace(500_000)
 
@@ -69,6 +70,48 @@ async def test_who_asks_for_blobs_and_takes_nothing_of_them_keeps_none_of_them_o
         await fetched(link, "0" * 64, 0)
     assert await fetched(link, taken.name, 0) == b"taken"
     assert serving.holdings.served_within(3600.0) == {taken.name}
+
+
+async def test_a_piece_that_a_blob_does_not_have_is_refused_before_there_is_any(nodes: list[Node]) -> None:
+    serving, caller, *_ = nodes
+    blob = caller.store.put(b"x" * (2 * PIECE_BYTES))
+    partial = serving.holdings.begin(blob.name, blob.size_bytes)
+    partial.accept_digests(caller.store.digests(blob.name))
+    link = await caller.connections.to(serving.peer_id)
+    with pytest.raises(BadMessage, match="piece 2147483648 of a blob"):
+        await fetched(link, blob.name, 0, 1 << 31)
+    with pytest.raises(BlobMissing):
+        await fetched(link, blob.name, 0, 1)
+
+
+class Waiting(Holdings):
+    """Reads when it may."""
+
+    may_read = threading.Event()
+
+    def read_piece(self, name: str, index: int) -> bytes:
+        assert self.may_read.wait(60)
+        return super().read_piece(name, index)
+
+
+async def test_who_asks_early_for_impossible_pieces_keeps_no_other_from_what_is_here(nodes: list[Node]) -> None:
+    serving, caller, other, *_ = nodes
+    serving.holdings.__class__ = Waiting
+    content = b"x" * (PIECE_BYTES + 1)
+    blob = caller.store.put(content)
+    links = [await node.connections.to(serving.peer_id) for node in (caller, other)]
+    asking = asyncio.create_task(fetched(links[0], blob.name, 0, 1 << 31))
+    try:
+        await eventually(lambda: blob.name in serving.holdings.served_within(0.0))
+        partial = serving.holdings.begin(blob.name, blob.size_bytes)
+        partial.accept_digests(caller.store.digests(blob.name))
+        partial.accept_piece(1, b"x")
+        reply = await links[1].call(links[1].stub.Have, HaveRequest(name=blob.name), PATIENT_SECONDS)
+        assert Have.from_bitmap(reply.size_bytes, reply.bitmap).pieces == {1}
+        assert [upload.peer for upload in reply.uploads] == [caller.peer_id]
+    finally:
+        Waiting.may_read.set()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 def test_of_many_blobs_that_were_sent_the_latest_are_kept_for_more(tmp_path: Path) -> None:

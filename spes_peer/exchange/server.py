@@ -285,15 +285,18 @@ class _Service:
     async def Have(self, request: HaveRequest, line: "_Line") -> HaveReply:
         have = self._holdings.have(request.name)
         reply = HaveReply(size_bytes=have.size_bytes, bitmap=have.bitmap())
+        num_pieces = num_pieces_of(have.size_bytes)
         for peer, pieces in self._uploads.to_others(request.name, line.caller).items():
-            reply.uploads.append(Upload(peer=peer, bitmap=Have(have.size_bytes, pieces).bitmap()))
+            # they may have been asked for before it was known here how many there are
+            known = Have(have.size_bytes, frozenset(piece for piece in pieces if piece < num_pieces))
+            reply.uploads.append(Upload(peer=peer, bitmap=known.bitmap()))
         return line.counted(reply)
 
     async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
-        if have.pieces and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
+        if (have.pieces or have.size_bytes) and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):
             raise BadMessage(f"piece {max(request.pieces)} of a blob of {have.size_bytes} bytes")
         with (
             self._slots.hold(line.caller, line.is_stranger),
