@@ -54,7 +54,7 @@ class RawCaller:
     def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
         return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
 
-    async def begin(self, method: str, token: bytes | None) -> int:
+    async def begin(self, method: str, token: bytes | None, encoding: bytes = b"identity") -> int:
         """The headers of a call; its number."""
         self._number += 2
         headers = [
@@ -64,6 +64,7 @@ class RawCaller:
             (b":authority", b"spes-peer"),
             (b"content-type", b"application/grpc"),
             (b"te", b"trailers"),
+            (b"grpc-encoding", encoding),
         ]
         if token is not None:
             headers.append((TOKEN_KEY.encode(), base64.b64encode(token).rstrip(b"=")))

@@ -17,6 +17,7 @@ _BOTH: Options = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),  # a quiet stream is kept alive as well
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: who unpacks messages works for whoever sends them
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]
