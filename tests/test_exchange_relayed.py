@@ -19,6 +19,7 @@ from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.relays import OF_BOOTSTRAP
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity, PeerId
+from spes_peer.wire.peer_pb2 import HaveRequest
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +114,53 @@ async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_an
         standing = [str(now_used)]
         await eventually(lambda: [one.rpartition("/")[2] for one in own.standing_relays] == standing, DEADLINE_SECONDS)
         assert taker.traffic.received_bytes < 1.5 * BLOB_BYTES  # what had come was not fetched again
+
+
+@contextlib.asynccontextmanager
+async def behind_one_relay(folder: Path) -> AsyncIterator[tuple[Libp2pNode, Node, Libp2pNode, Node, Libp2pNode]]:
+    """A relay; a source that is reached through it alone, and its libp2p node; and the same of a taker."""
+    source, taker = Node(folder / "s"), Node(folder / "t")
+    async with (
+        libp2p(folder / "r", Identity.generate(), folder / "r.sock", relay=OF_BOOTSTRAP) as relay,
+        libp2p(folder / "sl", source.identity, source.unix_path, relays=relay.addresses) as own,
+        libp2p(folder / "tl", taker.identity, taker.unix_path) as calling,
+    ):
+        await source.start(listen=None)
+        taker.connections = Connections(taker.signer, taker.traffic, calling.open_tunnel)
+        taker.fetcher = Fetcher(taker.holdings, taker.connections, stall_seconds=30.0)
+        await eventually(lambda: bool(own.standing_relays), DEADLINE_SECONDS)
+        taker.connections.update_entry(source.entry([], [one for one in own.addresses if "/p2p-circuit" in one]))
+        try:
+            yield relay, source, own, taker, calling
+        finally:
+            await taker.connections.close()
+            await source.stop()
+
+
+@pytest.mark.timeout(180)
+async def test_a_transfer_through_one_relay_goes_on_when_that_starts_again(folder: Path) -> None:
+    async with behind_one_relay(folder) as (relay, source, own, taker, _):
+        blob = source.store.put(os.urandom(64 * PIECE_BYTES))
+        fetching = asyncio.create_task(taker.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id]))
+        await eventually(lambda: taker.traffic.received_bytes > blob.size_bytes // 4, DEADLINE_SECONDS)
+        assert not fetching.done()
+        process_of(relay).kill()  # it comes back with its key and its port
+        await eventually(lambda: not own.standing_relays, DEADLINE_SECONDS)
+        await eventually(lambda: bool(own.standing_relays), DEADLINE_SECONDS)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await fetching
+        assert taker.store.read(blob.name) == source.store.read(blob.name)
+        assert taker.traffic.received_bytes < 1.25 * blob.size_bytes  # what had come was not fetched again
+
+
+@pytest.mark.timeout(180)
+async def test_a_peer_that_connects_again_and_again_through_a_relay_gets_through_each_time(folder: Path) -> None:
+    async with behind_one_relay(folder) as (_, source, _own, taker, calling):
+        for number in range(20):
+            if number % 7 == 6:  # with another connection to the relay, and another circuit
+                process_of(calling).kill()
+                await eventually(lambda: not calling.addresses, DEADLINE_SECONDS)
+                await eventually(lambda: bool(calling.addresses), DEADLINE_SECONDS)
+            await taker.connections.close()
+            link = await taker.connections.to(source.peer_id)
+            await link.call(link.stub.Have, HaveRequest(name="0" * 64), 10.0)
