@@ -44,6 +44,7 @@ async def main(bootstrap, run_id, victim):
     mine, honest = Identity.generate(), Identity.generate()
     key, value, now = dictionary_key(run_id.hex(), "claims"), convert.encode(Claim((666,), 1.0)), time.time()
     mine_key = mine.key.public_key().public_bytes_raw()
+    far = now + 50 * 365 * 86400
     def signed(at): return value + sign_entry(mine, "claims", run_id, value, at)
     honest_value = value + sign_entry(honest, "claims", run_id, value, now + 25)
     accepted = [
@@ -51,6 +52,8 @@ async def main(bootstrap, run_id, victim):
         await node.store(key, signed(now + 25), now + 25, subkey=victim, exclude_self=True),
         await node.store(key, value, now + 25, subkey=mine_key, exclude_self=True),
         await node.store(key, signed(now + 2000), now + 2000, subkey=mine_key, exclude_self=True),
+        await node.store(key, signed(far), far, subkey=mine_key, exclude_self=True),
+        await node.store(key, signed(now + 25), now + 25, subkey=bytes(1 << 20), exclude_self=True),
         await node.store(key, signed(now + 25), now + 25, subkey="me", exclude_self=True),
         await node.store(key, signed(now + 25), now + 25, exclude_self=True),
         await node.store("a key of its own", signed(now + 25), now + 25, subkey=mine_key, exclude_self=True),
@@ -291,7 +294,7 @@ async def test_a_forged_entry_never_appears(peers: list[Peer]) -> None:
         assert attacker.stdout is not None
         accepted = await asyncio.wait_for(attacker.stdout.readline(), 30)
         outsider, *answers = accepted.decode().split()
-        assert answers == ["True"] + ["False"] * 6
+        assert answers == ["True"] + ["False"] * 8
         for peer in peers:
             claims = await peer.directory.read_claims()
             assert claims.pop(PeerId(outsider)).subsets == (666,)  # what is well signed passes, whoever brings it
