@@ -137,7 +137,7 @@ def test_a_machine_whose_address_changes_is_found_at_the_new_one_and_goes_on_tra
     assert announced(place, "staying", "moving") == {moving.address}
     after = replace_address(moving)
     moved_at = time.monotonic()
-    until(lambda: announced(place, "staying", "moving") == {after}, "the new address is announced", 30.0)
+    until(lambda: announced(place, "staying", "moving") == {after}, "the new address is announced")
     print(f"announced after {time.monotonic() - moved_at:.1f} s")
     complete(run, ["moving", "staying"], NUM_ROUNDS)
     print(f"{NUM_ROUNDS} rounds of both after {time.monotonic() - moved_at:.1f} s")
