@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 async def test_a_watcher_gets_the_present_status_at_once(folder: Path) -> None:
     async with served(Program(status()), folder) as socket_path, ControlClient(socket_path) as client:
-        assert await client.status_once(timeout_seconds=5) == status()
+        assert await client.status_once(timeout_seconds=30) == status()
 
 
 async def test_a_burst_of_changes_collapses_and_the_newest_comes_last(folder: Path) -> None:
@@ -51,7 +51,9 @@ async def test_a_burst_of_changes_collapses_and_the_newest_comes_last(folder: Pa
             program.show(Status(round=number))
             await asyncio.sleep(0.001)
 
-    async with asyncio.timeout(20), served(program, folder) as socket_path, ControlClient(socket_path) as client:
+    now = asyncio.get_running_loop().time
+    began_at = now()
+    async with asyncio.timeout(60), served(program, folder) as socket_path, ControlClient(socket_path) as client:
         statuses = client.watch()
         seen = [(await anext(statuses)).round]
         changing = asyncio.create_task(change_often())
@@ -60,7 +62,7 @@ async def test_a_burst_of_changes_collapses_and_the_newest_comes_last(folder: Pa
         await changing
     assert seen[0] == 0
     assert seen == sorted(seen)
-    assert len(seen) <= 8
+    assert len(seen) <= 3 + (now() - began_at) / MIN_GAP_SECONDS
 
 
 async def test_two_statuses_keep_their_distance() -> None:
@@ -111,7 +113,7 @@ async def test_without_a_daemon_the_error_says_how_to_start_one(folder: Path) ->
 
 
 async def test_a_stopping_server_ends_the_streams_in_order(folder: Path) -> None:
-    async with asyncio.timeout(20), ControlClient(folder / "control.sock") as client:
+    async with asyncio.timeout(60), ControlClient(folder / "control.sock") as client:
         async with served(Program(status()), folder):
             statuses = client.watch()
             await anext(statuses)
@@ -176,10 +178,10 @@ async def test_a_daemon_that_hangs_or_dies_is_noticed(folder: Path) -> None:
         assert daemon.stdout is not None
         assert await daemon.stdout.readline() == b"serving\n"
         async with ControlClient(socket_path) as client:
-            statuses = client.watch(silence_seconds=0.5)
+            statuses = client.watch(silence_seconds=2.0)
             assert (await anext(statuses)).pid == 4711
             os.kill(daemon.pid, signal.SIGSTOP)
-            with pytest.raises(UserError, match=r"silent for 0.5 s"):
+            with pytest.raises(UserError, match=r"silent for 2 s"):
                 await anext(statuses)
             os.kill(daemon.pid, signal.SIGCONT)
             statuses = client.watch()

@@ -9,6 +9,7 @@ from daemon_parts import OTHER, QUICK, Scene, make_node
 from exchange_nodes import eventually
 from rounds_swarm import BOOTSTRAP, invented
 
+from spes_peer.daemon import round_work
 from spes_peer.errors import ChildFailed
 from spes_peer.identity import Identity
 from spes_peer.rounds.messages import Contribution, UpdateNotice, Verdict
@@ -16,7 +17,7 @@ from spes_peer.rounds.verdicts import digest_of
 from spes_peer.run.manifest import Manifest
 from spes_peer.training.work import ExpertTried, TryExpert
 
-SLOWER = {"round_grace_seconds": 1.0, "coordinator_timeout_seconds": 2.0, "stall_timeout_seconds": 9.0}
+UNHURRIED = {"round_grace_seconds": 60.0, "coordinator_timeout_seconds": 70.0, "stall_timeout_seconds": 80.0}
 Try = Callable[[TryExpert], Awaitable[ExpertTried]]
 
 
@@ -54,7 +55,7 @@ class Judge(Scene):
 
 @pytest.fixture
 def tester(tmp_path: Path, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    timing = manifest.timing.model_copy(update={**QUICK, **SLOWER})
+    timing = manifest.timing.model_copy(update={**QUICK, **UNHURRIED})
     sync = manifest.sync.model_copy(update={"most_harm": 0.03})
     node = make_node(tmp_path / "self", manifest.model_copy(update={"timing": timing, "sync": sync}), organizer)
     return Judge(node, monkeypatch)
@@ -109,7 +110,11 @@ async def test_it_tests_when_all_of_an_expert_is_there_and_once(tester: Judge) -
         assert tried == [(expert, tester.blobs(expert), 2)]
 
 
-async def test_what_it_cannot_test_or_not_in_time_it_says_so_of_and_objects_to_nothing(tester: Judge) -> None:
+async def test_what_it_cannot_test_or_not_in_time_it_says_so_of_and_objects_to_nothing(
+    tester: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_work, "MEMBER_PART", 2.0 / UNHURRIED["round_grace_seconds"])
+
     async def fails_then_hangs(task: TryExpert) -> ExpertTried:
         if task.expert == tester.experts[0]:
             raise ChildFailed("no memory")

@@ -94,7 +94,7 @@ def test_a_kill_half_way_leaves_the_old_content(tmp_path: Path) -> None:
         assert process.stdout
         assert process.stdout.readline() == "half way\n"
         process.kill()
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(30) == -signal.SIGKILL
     assert path.read_bytes() == b"old"
     write_whole(path, b"new")
     assert path.read_bytes() == b"new"

