@@ -22,6 +22,7 @@ from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.home_network import HomeNetwork
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.moving import AddressWatch
 from spes_peer.exchange.pace import Pace
@@ -131,6 +132,7 @@ class Node:
             needs_no_relay=settings.role == Role.BOOTSTRAP,
             on_change=lambda: self.announce_soon.set(),
         )
+        self._home = self.connections.neighbours = HomeNetwork(self.reach)
         self._relay_choice = RelayChoice(self.peer_id)
         self._upload, self._download = Pace(settings.max_upload), Pace(settings.max_download)
         self.fetcher = Fetcher(
@@ -280,6 +282,7 @@ class Node:
                 unix_path=self.folder.peer_socket,
                 traffic=self.traffic,
                 upload=self._upload,
+                home_address=self._home.address_for,
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)

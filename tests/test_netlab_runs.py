@@ -145,6 +145,20 @@ def test_a_machine_whose_address_changes_is_found_at_the_new_one_and_goes_on_tra
         assert transport(place, name, other) == "grpc"
 
 
+@pytest.mark.timeout(300)
+def test_two_volunteers_in_one_home_reach_each_other_there_and_tell_nobody_else(place: Place, lab: Lab) -> None:
+    run = organized_at(place, lab.public(), small_run(min_peers=2))
+    home = lab.home()
+    hosts = {"home": home, "neighbour": lab.neighbour(home)}
+    for name, host in hosts.items():
+        join_at(run, host, name)
+    complete(run, list(hosts), 1)
+    for one, other in itertools.permutations(hosts):
+        until(lambda one=one, other=other: transport(place, one, other) == "grpc", f"{one} has found {other}", 120)
+    for one, other in itertools.permutations(hosts):
+        assert not [host for host in announced(place, one, other) if host.startswith("192.168.")]
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("nat", "is_punched"), [("cone", True), ("symmetric", False)])
 def test_a_hole_is_punched_between_homes_where_routers_let_that_be(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 from cryptography import x509
@@ -37,6 +38,16 @@ RelayOf = Callable[[PeerId], PeerId | None]
 """The relay that carries the newest tunnel to a peer; None where none does."""
 
 _NO_ADDRESS = "it announces none: no address of it has answered a dial back, or its owner wants no connections"
+
+
+class Neighbours(Protocol):
+    """Finds peers in the same home, which announce no address there."""
+
+    def may_be_asked(self, peer: PeerId) -> bool: ...
+
+    async def address_of(self, link: Link) -> Endpoint | None:
+        """Where the other end of a tunnel is in our home."""
+
 
 IMPROVE_SECONDS = 60.0
 """From a link that is not the best there could be to the first look for a better one; twice as long each time."""
@@ -95,6 +106,7 @@ class Connections:
         self._now = now
         self._relay_of = relay_of
         self._may_dial = may_dial
+        self.neighbours: Neighbours | None = None
         self._peers: dict[PeerId, _Peer] = {}
         self._retired: list[grpc.aio.Channel] = []
         self._dead: list[grpc.aio.Channel] = []
@@ -116,7 +128,8 @@ class Connections:
         if peer.link is None:
             return Way(None, None, peer.why if peer.num_failures else "")
         if peer.link.transport == "grpc":
-            return Way("grpc", None, "its address answers")
+            why = "its address answers" if peer.entry.grpc_addresses else "it answers in the same home network"
+            return Way("grpc", None, why)
         silent = f"its address does not answer here: {peer.no_direct_why}"
         return Way("libp2p", peer.relay, silent if peer.entry.grpc_addresses else _NO_ADDRESS)
 
@@ -174,10 +187,14 @@ class Connections:
     def _is_better_way_due(self, peer: _Peer, now: float) -> bool:
         if peer.link is None or peer.entry is None or peer.link.transport == "grpc":
             return False
-        if self._needs_no_relay_now(peer):
+        if self._needs_no_relay_now(peer) or self._may_be_at_home(peer, peer.entry):
             return True
         has_direct = peer.relay is not None and any(map(_is_direct, peer.entry.libp2p_addresses))
         return now >= peer.improve_at and (has_direct or bool(peer.entry.grpc_addresses))
+
+    def _may_be_at_home(self, peer: _Peer, entry: PeerEntry) -> bool:
+        is_tunnelled = peer.link is not None and peer.link.transport == "libp2p"
+        return is_tunnelled and self.neighbours is not None and self.neighbours.may_be_asked(entry.peer_id)
 
     def _needs_no_relay_now(self, peer: _Peer) -> bool:
         """Whether a hole was punched since the link was made."""
@@ -195,6 +212,8 @@ class Connections:
         except Unreachable as error:
             peer.no_direct_why = str(error)
         try:
+            if better is None and old is not None and self._may_be_at_home(peer, entry):
+                better = await self._dial_at_home(entry, old)
             if better is None and peer.relay is not None:
                 better = await self._dial_tunnel(entry)
                 if self._relay_of(entry.peer_id) is not None:  # a relay again
@@ -293,6 +312,15 @@ class Connections:
             )
         except NoneAnswers as error:
             raise Unreachable("; ".join([*failures, *map(str, error.failures)])) from None
+
+    async def _dial_at_home(self, entry: PeerEntry, tunnel: Link) -> Link | None:
+        """Where a peer says through a tunnel to be in our own home; None if it does not, or nobody answers there."""
+        assert self.neighbours is not None
+        with contextlib.suppress(SpesError):
+            endpoint = await self.neighbours.address_of(tunnel)
+            if endpoint is not None:
+                return await self._open(entry, "grpc", endpoint.target, DIAL_SECONDS)
+        return None
 
     async def _dial_tunnel(self, entry: PeerEntry) -> Link:
         """By libp2p, however that gets there."""

@@ -60,7 +60,12 @@ class Allowance:
 class DialBack:
     """The side that dials."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        home_address: Callable[[Sequence[str]], str] = lambda _callers: "",
+    ) -> None:
+        self._home_address = home_address
         # keys cost nothing, so addresses have an allowance too; a house, or a test, may have many peers at one
         self._of_callers = Allowance(6, 10.0, now)
         self._of_addresses = Allowance(48, 1.0, now)
@@ -74,7 +79,9 @@ class DialBack:
         if len(request.certificate) > _MAX_CERTIFICATE_BYTES:
             raise BadMessage(f"a certificate of {len(request.certificate)} bytes")
         if not observed or not wanted:
-            return DialBackReply(observed=observed, failures=["you call through a tunnel" for _ in wanted])
+            home = self._home_address(request.grpc_addresses) if not observed else ""
+            failures = ["you call through a tunnel" for _ in wanted]
+            return DialBackReply(observed=observed, failures=failures, home_address=home)
         if not (self._of_callers.take(caller) and self._of_addresses.take(observed)) or self._under_way >= _AT_ONCE:
             raise Busy("too many are dialled back; ask again later")
         certificate = pem_of(request.certificate) if request.grpc_addresses else b""
@@ -163,6 +170,8 @@ class DialledBack:
     """Where it sees us; empty if it does not."""
     failures: tuple[str, ...]
     """For each address why it did not answer; empty where it did."""
+    home_address: str = ""
+    """Where it is in the home network in which we are too, by what it says through a tunnel; empty for nowhere."""
 
 
 async def ask_dial_back(
@@ -174,4 +183,5 @@ async def ask_dial_back(
     observed = plain_ip(reply.observed)
     if len(reply.failures) != len(grpc) + len(others) or (reply.observed and not observed):
         raise BadMessage(f"{link.peer_id}: it does not say what it found")
-    return DialledBack(witness, observed, tuple(plain(failure, _MAX_REASON_CHARACTERS) for failure in reply.failures))
+    failures = tuple(plain(failure, _MAX_REASON_CHARACTERS) for failure in reply.failures)
+    return DialledBack(witness, observed, failures, reply.home_address if not observed else "")

@@ -133,13 +133,16 @@ class PeerServer:
         unix_path: Path,
         traffic: Traffic,
         upload: Pace | None = None,
+        home_address: Callable[[Sequence[str]], str] = lambda _callers: "",
     ) -> "PeerServer":
         """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
-        Blobs leave at the pace of `upload`. `BadConfiguration` when that cannot be."""
+        Blobs leave at the pace of `upload`; `home_address` is what callers through a tunnel are told that say to be at
+        these addresses. `BadConfiguration` when that cannot be."""
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        server.add_generic_rpc_handlers((_handlers(_Service(host, holdings, traffic, upload or Pace())),))
+        service = _Service(host, holdings, traffic, upload or Pace(), DialBack(home_address=home_address))
+        server.add_generic_rpc_handlers((_handlers(service),))
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
             port = server.add_secure_port(str(endpoint), credentials) if endpoint is not None else None
@@ -252,7 +255,7 @@ def _parsed(message_class: type[M], content: bytes) -> M:
 class _Service:
     """The calls of proto/peer.proto."""
 
-    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace) -> None:
+    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace, dial_back: DialBack) -> None:
         self._host = host
         self._holdings = holdings
         self._traffic = traffic
@@ -262,7 +265,7 @@ class _Service:
         self._uploads = Uploads()
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
-        self._dial_back = DialBack()
+        self._dial_back = dial_back
         self._said, self._faults = Paces(), Paces()
         """How fast callers talk that attend, and send what is no request."""
 

@@ -115,9 +115,11 @@ class DialBackRequest(_message.Message):
     def __init__(self, grpc_addresses: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., other_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DialBackReply(_message.Message):
-    __slots__ = ("observed", "failures")
+    __slots__ = ("observed", "failures", "home_address")
     OBSERVED_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    HOME_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     observed: str
     failures: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, observed: _Optional[str] = ..., failures: _Optional[_Iterable[str]] = ...) -> None: ...
+    home_address: str
+    def __init__(self, observed: _Optional[str] = ..., failures: _Optional[_Iterable[str]] = ..., home_address: _Optional[str] = ...) -> None: ...

@@ -223,13 +223,26 @@ class Lab:
         for version in _versions(family):
             own = private if version == "4" else f"2a11:77:1:{number:x}::2"
             addresses.append(own)
-            _add_address(space, "eth0", own)
+            _add_address(space, "eth0", f"{own}/24" if version == "4" else own)
             towards = ("via", _gateway(private), "dev", "eth0", "onlink") if version == "4" else ("dev", "eth0")
             ip("-n", space, f"-{version}", "route", "add", "default", *towards)
             ip("-n", self._internet, f"-{version}", "route", "add", public if version == "4" else own, "dev", wan)
         _shape(space, "eth0", up_mbit)
         _shape(self._internet, wan, down_mbit)
         return Home(space, addresses, public, router)
+
+    def neighbour(self, home: Home) -> Host:
+        """A second host in a home, the only other one, with a private IPv4 address and behind the same router."""
+        number, space = self._new_space("neighbour")
+        cable, own = f"side{number}", f"{home.address.rpartition('.')[0]}.3"
+        ip("-n", home.space, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+        ip("-n", home.space, "link", "set", cable, "up")
+        ip("-n", home.space, "route", "add", own, "dev", cable)
+        home.run(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])  # it lies between the other and the router
+        ip("-n", space, "link", "set", "eth0", "up")
+        _add_address(space, "eth0", f"{own}/24")
+        ip("-n", space, "route", "add", "default", "via", home.address, "dev", "eth0")
+        return Host(space, [own])
 
     def move(self, home: Home) -> None:
         """Give a home's router another public address, as providers do; it forgets its mappings."""
