@@ -18,7 +18,7 @@ from tui_statuses import status
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.control import ControlClient
 from spes_peer.errors import Unreachable
-from spes_peer.exchange import grpc_options, transfer
+from spes_peer.exchange import connections, grpc_options, transfer
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.chunk_size import ChunkSize
 from spes_peer.exchange.fetch import Fetcher
@@ -95,6 +95,7 @@ def num_connections(*nodes: Node) -> int:
 async def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
     options = [(name, 1_000 if "idle" in name else value) for name, value in grpc_options.CHANNEL]
     monkeypatch.setattr(grpc_options, "CHANNEL", options)
+    monkeypatch.setattr(connections, "DIAL_SECONDS", 30.0)  # also where the machine does much else
     async with running(tmp_path, *[Holdings] * 31) as nodes:
         yield nodes
 
@@ -104,7 +105,7 @@ async def test_thirty_peers_take_a_connection_each_and_none_while_there_is_nothi
 
     async def ask(other: Node) -> None:
         link = await one.connections.to(other.peer_id)
-        await link.call(link.stub.Have, NOTHING, 10.0)
+        await link.call(link.stub.Have, NOTHING, 30.0)
 
     await asyncio.gather(*map(ask, others))
     assert num_connections(*others) <= 30
@@ -113,7 +114,7 @@ async def test_thirty_peers_take_a_connection_each_and_none_while_there_is_nothi
             one.connections.update_entry(other.entry([f"127.0.0.1:{other.server.port}", "127.0.0.1:1"]))
             one.connections.update_entry(other.entry())
         await asyncio.gather(*map(ask, others))
-    await eventually(lambda: num_connections(*others) == 0, 20.0)
+    await eventually(lambda: num_connections(*others) == 0)
     await asyncio.gather(*map(ask, others))
     assert num_connections(*others) <= 30
 
@@ -166,16 +167,22 @@ class Collected(Holdings):
         return super().read_piece(name, index)
 
 
-async def test_a_blob_that_is_collected_while_it_is_served_comes_from_another_or_is_said_to_be_gone(
+async def test_of_a_blob_that_is_collected_while_it_is_served_the_rest_is_said_to_be_gone_and_comes_from_another(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, Collected, Holdings, Holdings) as (forgetful, other, asker):
         blob = forgetful.store.put(CONTENT)
-        hasty = Fetcher(asker.holdings, asker.connections, stall_seconds=1.0)
-        with pytest.raises(Unreachable, match="has none of the missing pieces"):
-            await hasty.fetch(blob.name, blob.size_bytes, [forgetful.peer_id])
+        fetching = asyncio.create_task(asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id]))
+
+        def reasons() -> str:
+            running = asker.fetcher._running.get(blob.name)
+            return running.transfer._reasons() if running is not None and running.transfer is not None else ""
+
+        await eventually(lambda: "has none of the missing pieces" in reasons())
+        assert not forgetful.store.has(blob.name)
         other.store.put(CONTENT)
-        await asker.fetcher.fetch(blob.name, blob.size_bytes, [forgetful.peer_id, other.peer_id])
+        await asker.fetcher.fetch(blob.name, blob.size_bytes, [other.peer_id])
+        await fetching
         assert asker.store.read(blob.name) == CONTENT
         assert asker.traffic.received_bytes < 1.1 * len(CONTENT)  # what had come was not fetched again
 
@@ -192,9 +199,9 @@ def test_the_longer_a_line_takes_for_a_chunk_the_smaller_is_the_next() -> None:
 @pytest.mark.slow
 @needs_lab
 def test_a_transfer_that_is_slow_and_moves_never_times_out(lab: Lab, tmp_path: Path) -> None:
-    """37.5 kB a second, at which a whole chunk would take 7 s, and what waits in buffers longer than a quick answer."""
-    size_bytes, stall_seconds = 900_000, 6
-    source, taker = lab.public(up_mbit=0.3), lab.public()
+    """19 kB a second, at which a whole chunk would take 14 s, and what waits in buffers longer than a quick answer."""
+    size_bytes, stall_seconds = 500_000, 12
+    source, taker = lab.public(up_mbit=0.15), lab.public()
     program = [sys.executable, str(Path(__file__).parent / "netlab" / "fetching.py")]
     serving = source.start(
         [*program, "serve", str(tmp_path), source.address, str(size_bytes)], stdout=subprocess.PIPE, text=True
