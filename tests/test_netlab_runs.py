@@ -167,7 +167,8 @@ def test_a_hole_is_punched_between_homes_where_routers_let_that_be(
     """Both call each other through the relay first, and go on like that behind a router that does not."""
 
     def start(name: str, host: Host, *arguments: str) -> tuple["subprocess.Popen[str]", str]:
-        command = [sys.executable, str(PUNCHING), name, str(place.path), host.address, "4511", *arguments]
+        listening = host.address if "relay" in arguments else "0.0.0.0"
+        command = [sys.executable, str(PUNCHING), name, str(place.path), listening, "4511", *arguments]
         started = host.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=place.environment)
         return started, started.stdout.readline().strip()
 
