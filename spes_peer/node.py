@@ -140,6 +140,7 @@ class Node:
             self.connections,
             self.manifest.timing.fetch_stall_seconds,
             download=self._download,
+            names=self.names,
         )
         self._has_moved = asyncio.Event()
         self.announce_soon = asyncio.Event()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spes_peer.blobs import BlobName, check_name
@@ -37,10 +37,15 @@ class Fetcher:
     """Brings blobs into the store, each verified piece by piece and served on meanwhile."""
 
     def __init__(
-        self, holdings: Holdings, connections: Connections, stall_seconds: float, download: Pace | None = None
+        self,
+        holdings: Holdings,
+        connections: Connections,
+        stall_seconds: float,
+        download: Pace | None = None,
+        names: Callable[[PeerId], bool] = lambda _peer: True,
     ) -> None:
-        """Blobs come at the pace of `download`."""
-        self._means = Means(holdings, connections, stall_seconds, download or Pace())
+        """Blobs come at the pace of `download`, and of those whom the newest record `names` where they have them."""
+        self._means = Means(holdings, connections, stall_seconds, download or Pace(), names)
         self._running: dict[BlobName, _Running] = {}
         self._bad: defaultdict[BlobName, set[PeerId]] = defaultdict(set)
         self.bad_sources = self._means.bad_sources
@@ -54,7 +59,7 @@ class Fetcher:
     async def fetch(self, name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
         """Returns when the blob is in the store. `size_bytes` is what was announced: another size is refused.
         `Unreachable` names the sources tried and why none did; what has arrived by then is kept for the next attempt.
-        There is no limit on the time it takes, only on the time in which nothing arrives."""
+        There is no limit on the time it takes, only on the time in which as good as nothing arrives."""
         blob_name = check_name(name)
         if not 0 <= size_bytes <= MAX_BLOB_BYTES:
             raise BadMessage(f"blob {name} is announced with {size_bytes} bytes; at most {MAX_BLOB_BYTES} are fetched")

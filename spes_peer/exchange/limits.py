@@ -30,8 +30,10 @@ MAX_PACES = 4_096  # peers of which is remembered how fast they talk
 MAX_FETCHES = 128  # of all callers together: each holds a piece in memory
 MAX_FETCHES_PER_CALLER = 16
 FETCHES_PER_SOURCE = 4  # what we ask one source for at a time; far below what it allows
-SOURCES_PER_BLOB = 8  # at a time
-MAX_SOURCES = 64  # of one blob, those that sources tell of: they may tell of many
+SOURCES_PER_BLOB = 8  # at a time, and one more for each that is slow
+MAX_SOURCES = 64  # of one blob at a time, and those that sources tell of: they may tell of many
+SLOW_BYTES_PER_SECOND = 8 << 10  # of a request: others are asked too, and who is as slow is asked last
+LEAST_BYTES_PER_SECOND = 512  # of a request: as good as nothing, whatever the line
 
 HANDSHAKE_SECONDS = 20  # for TLS, also through a relay; who has not shaken hands by then is hung up on
 _MOST_CONNECTIONS = 4_096

@@ -15,6 +15,7 @@ from itertools import islice
 
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.exchange.holdings import Have
+from spes_peer.exchange.limits import SLOW_BYTES_PER_SECOND
 from spes_peer.identity import PeerId
 
 REQUEST_SECONDS = 1.0  # that one request may take, by the source's speed so far
@@ -25,14 +26,33 @@ _CONSIDERED = 256  # of the pieces that are missing
 _LEAST_HELD_UP_SECONDS = 3.0
 
 
+class Patience:
+    """How long more is waited for. What comes buys time by its bytes, but never more than there was at first; and it
+    does not end while we are busy with what has come."""
+
+    def __init__(self, now: float, seconds: float, bytes_per_second: float) -> None:
+        self.until = now + seconds
+        self._seconds = self._left_seconds = seconds
+        self._bytes_per_second = bytes_per_second
+
+    def pause(self, num_bytes: int, now: float) -> None:
+        """So much has come."""
+        self._left_seconds = min(self.until - now + num_bytes / self._bytes_per_second, self._seconds)
+        self.until = math.inf
+
+    def go_on(self, now: float) -> None:
+        self.until = now + self._left_seconds
+
+
 @dataclass
 class Request:
     """One call for pieces. Moments are by the loop's clock."""
 
     began_at: float
-    pieces: list[int] = field(default_factory=list)
+    pieces: list[int]
     """Those that have not arrived yet, in the order in which they come."""
-    heard_at: float = 0.0
+    patience: Patience
+    """Until others are asked too."""
     num_bytes: int = 0
     """Received so far."""
     num_bytes_of_piece: int = 0
@@ -45,8 +65,13 @@ class Request:
             return num_pieces * elapsed_seconds
         return (num_pieces * PIECE_BYTES - self.num_bytes_of_piece) * elapsed_seconds / self.num_bytes
 
-    def is_silent(self, now: float, stall_seconds: float) -> bool:
-        return now - max(self.began_at, self.heard_at) > stall_seconds / 3
+    @classmethod
+    def begun(cls, now: float, pieces: list[int], stall_seconds: float) -> "Request":
+        return cls(now, pieces, Patience(now, stall_seconds / 3, SLOW_BYTES_PER_SECOND))
+
+    def is_slow(self, now: float, stall_seconds: float) -> bool:
+        """Silent for long, or as good as that, or not done for very long."""
+        return now > self.patience.until or now - self.began_at > 2 * stall_seconds
 
 
 @dataclass
@@ -67,6 +92,8 @@ class Source:
     has_served: bool = False
     is_done_with: bool = False
     why: str = "not asked yet"
+    is_stranger: bool = False
+    """Whether the newest record does not name it."""
 
     @property
     def is_changing(self) -> bool:
@@ -79,10 +106,7 @@ class Source:
         return bool(self.requests) or (self.have is None and not self.is_done_with and not self.num_failures)
 
     def is_slow(self, now: float, stall_seconds: float) -> bool:
-        return any(
-            request.is_silent(now, stall_seconds) or now - request.began_at > 2 * stall_seconds
-            for request in self.requests
-        )
+        return any(request.is_slow(now, stall_seconds) for request in self.requests)
 
     def asked(self) -> Iterable[int]:
         return (piece for request in self.requests for piece in request.pieces)
@@ -119,18 +143,24 @@ class Wanted:
         piece_seconds: float | None,
     ) -> list[int]:
         """What others were asked for and `source`, which takes `piece_seconds` for one, likely brings sooner; the one
-        that would be waited for longest."""
+        that would be waited for longest. At most two are waited for; who has long been slow is not counted, or two
+        of them would hold a piece for ever."""
         waits: Counter[int] = Counter()
         seconds: dict[int, float] = {}
+        coming: set[int] = set()
         for request in (request for one in sources for request in one.requests):
+            is_slow = request.is_slow(now, stall_seconds)
+            is_counted = not request.is_slow(now - stall_seconds / 3, stall_seconds)
             for piece in request.pieces:
-                waits[piece] += 1
+                waits[piece] += is_counted
                 left_seconds = request.seconds_left(piece, now)
                 is_sooner = piece_seconds is not None and left_seconds > max(_LEAST_HELD_UP_SECONDS, 4 * piece_seconds)
-                if is_sooner or request.is_silent(now, stall_seconds) or now - request.began_at > 2 * stall_seconds:
+                if is_sooner or is_slow:
                     seconds[piece] = left_seconds
-        has = source.have.pieces.difference(source.asked(), held) if source.have else frozenset()
-        usable = [piece for piece in seconds if piece in has and waits[piece] == 1]
+                else:
+                    coming.add(piece)
+        has = source.have.pieces.difference(source.asked(), held, coming) if source.have else frozenset()
+        usable = [piece for piece in seconds if piece in has and waits[piece] <= 1]
         return [max(usable, key=seconds.__getitem__)] if usable else []
 
 

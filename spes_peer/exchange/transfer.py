@@ -19,14 +19,16 @@ from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.holdings import Have, Holdings, PartialBlob
 from spes_peer.exchange.limits import (
     FETCHES_PER_SOURCE,
+    LEAST_BYTES_PER_SECOND,
     MAX_SOURCES,
     SHORT_CALL_SECONDS,
+    SLOW_BYTES_PER_SECOND,
     SOURCES_PER_BLOB,
     Busy,
 )
 from spes_peer.exchange.link import Link, Stalled
 from spes_peer.exchange.pace import Pace
-from spes_peer.exchange.sources import Request, Source, Wanted, num_at_once, request_size
+from spes_peer.exchange.sources import Patience, Request, Source, Wanted, num_at_once, request_size
 from spes_peer.exchange.uploads import MAX_PEERS_PER_BLOB
 from spes_peer.identity import PeerId
 from spes_peer.wire.chunks import Chunk
@@ -56,13 +58,17 @@ class Means:
     holdings: Holdings
     connections: Connections
     stall_seconds: float
-    download: Pace = field(default_factory=Pace)
+    download: Pace
+    names: Callable[[PeerId], bool]
+    """Whether the newest record does: strangers are asked after those."""
     bad_sources: Counter[PeerId] = field(default_factory=Counter)
     """How often a peer sent bytes that were not what they should be."""
     load: Counter[PeerId] = field(default_factory=Counter)
     """Calls to sources that are under way, over all transfers."""
     piece_seconds: dict[PeerId, float] = field(default_factory=dict)
     """How long sources take for a piece; the untried are not in it."""
+    late: set[PeerId] = field(default_factory=set)
+    """Those that have kept us waiting and have not sent a piece in good time since: they are asked last."""
     turns: defaultdict[PeerId, asyncio.Semaphore] = field(
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(FETCHES_PER_SOURCE))
     )
@@ -73,7 +79,9 @@ class Means:
         return seconds is not None and seconds > _SLOW_FACTOR * min(self.piece_seconds.values())
 
     def note_piece(self, peer_id: PeerId, num_bytes: int, seconds: float) -> None:
-        """A small one says nothing: it takes as long as a question and its answer."""
+        """A small one says nothing of the speed: it takes as long as a question and its answer."""
+        if seconds < 1.0 + num_bytes / SLOW_BYTES_PER_SECOND:
+            self.late.discard(peer_id)
         if num_bytes >= _LEAST_TELLING_BYTES:
             seconds *= PIECE_BYTES / num_bytes
             before = self.piece_seconds.get(peer_id, seconds)
@@ -96,7 +104,7 @@ class Transfer:
     def add_sources(self, peer_ids: Iterable[PeerId]) -> None:
         for peer_id in peer_ids:
             if peer_id != self._means.connections.peer_id and peer_id not in self._bad:
-                self._sources.setdefault(peer_id, Source(peer_id))
+                self._sources.setdefault(peer_id, Source(peer_id, is_stranger=not self._means.names(peer_id)))
 
     async def run(self) -> None:
         """Returns when all pieces are here; `Unreachable` names who was tried and why it did not do."""
@@ -125,9 +133,11 @@ class Transfer:
 
     def _start_sources(self) -> None:
         now, sources = self._now(), list(self._sources.values())
-        num_slow = sum(source.is_slow(now, self._means.stall_seconds) for source in sources)
+        slow = [source.peer_id for source in sources if source.is_slow(now, self._means.stall_seconds)]
+        self._means.late.update(slow)
         num_missing = self.partial.num_pieces - len(self.partial.held)
-        num_more = num_slow + min(SOURCES_PER_BLOB, num_missing) - sum(source.num_tasks > 0 for source in sources)
+        num_wanted = min(len(slow) + min(SOURCES_PER_BLOB, num_missing), MAX_SOURCES)
+        num_more = num_wanted - sum(source.num_tasks > 0 for source in sources)
         ready = [source for source in sources if not source.is_done_with and source.retry_at <= now]
         for source in sorted(ready, key=self._preference):
             if source.num_tasks:
@@ -142,9 +152,11 @@ class Transfer:
         self._tasks[asyncio.create_task(self._use(source))] = source
 
     def _preference(self, source: Source) -> tuple[float, ...]:
-        """The idle first, then those that do not fail, then the fast and the untried; else as they were named, which
-        is who likely has the blob first."""
-        return self._means.load[source.peer_id], source.num_failures, self._means.is_slow(source.peer_id)
+        """Members first, then the idle, then those that do not fail, then the fast and the untried; else as they were
+        named, which is who likely has the blob first. Whoever keeps us waiting is asked when all others have been."""
+        means, peer_id = self._means, source.peer_id
+        is_late = peer_id in means.late
+        return is_late, source.is_stranger, means.load[peer_id], source.num_failures, means.is_slow(peer_id)
 
     def _num_at_once(self, source: Source) -> int:
         return num_at_once(source, self._means.piece_seconds.get(source.peer_id), self._num_used())
@@ -239,7 +251,7 @@ class Transfer:
 
     async def _fetch(self, link: Link, source: Source, pieces: list[int]) -> None:
         """Take exactly the pieces asked for, in order; keep each as soon as it is verified."""
-        request = Request(self._now(), pieces)
+        request = Request.begun(self._now(), pieces, self._means.stall_seconds)
         source.requests.append(request)
         keeper = _Keeper(self.partial, lambda piece: self._kept(source, request, piece))
         try:
@@ -253,16 +265,23 @@ class Transfer:
 
     async def _replies(self, link: Link, request: Request) -> AsyncGenerator[Chunk, None]:
         """The pieces' chunks. The digests, where they are asked for, are taken first."""
+        patience = Patience(self._now(), self._means.stall_seconds, LEAST_BYTES_PER_SECOND)
         awaits_digests = self.partial.digests is None
         message = FetchRequest(name=self.partial.name, with_digests=awaits_digests, pieces=request.pieces)
         async with contextlib.aclosing(link.fetch(message, self._means.stall_seconds)) as replies:
             async for reply in replies:
-                request.heard_at = self._now()
+                now = self._now()
+                if now > patience.until:
+                    raise Stalled(f"{link.peer_id} sends less than {LEAST_BYTES_PER_SECOND} bytes a second")
+                for one in (patience, request.patience):
+                    one.pause(len(reply.digests) + len(reply.content), now)
                 if awaits_digests:
                     await asyncio.to_thread(self.partial.accept_digests, reply.digests)
                     awaits_digests = False
                 else:
-                    yield reply
+                    yield reply  # and wait for the next when that is asked for
+                for one in (patience, request.patience):
+                    one.go_on(self._now())
 
     async def _receive(
         self, replies: AsyncGenerator[Chunk, None], peer_id: PeerId, request: Request, keeper: "_Keeper"
@@ -275,7 +294,6 @@ class Transfer:
                 raise BadMessage(f"piece {reply.piece}, which was not asked for")
             content = reply.content
             await self._means.download.take(len(content), peer_id)
-            request.heard_at = self._now()  # it did not make us wait
             request.num_bytes += len(content)
             if keeper.take(awaited, content):
                 await keeper.keep(awaited)
