@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 from daemon_parts import OTHER, following, make_node
@@ -26,7 +26,8 @@ from spes_peer.run.records import BlockName, Contributor, SealedRecord, Snapshot
 from spes_peer.training.work import RecordApplied
 
 SNAPSHOT_ROUNDS = 2
-STALL_SECONDS = 0.5
+STALL_SECONDS = 15.0
+"""Only who never answers is silent for so long, also on a machine that does much else."""
 
 
 def small(manifest: Manifest) -> Manifest:
@@ -193,6 +194,16 @@ class Joiner:
 
     async def catch_up(self) -> None:
         await self.replica.catch_up(lambda _why: None)
+
+
+@contextlib.contextmanager
+def impatient(*nodes: Node, seconds: float = 1.0) -> Iterator[None]:
+    """Where what they want is nowhere to be had, they need not wait for long."""
+    for node in nodes:
+        node.fetcher._means.stall_seconds = seconds
+    yield
+    for node in nodes:
+        node.fetcher._means.stall_seconds = STALL_SECONDS
 
 
 def flip_a_byte(node: Node, name: str, at: int = 100) -> None:

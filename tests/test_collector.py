@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 from exchange_nodes import eventually
-from state_nodes import Joiner, World, world_of
+from state_nodes import Joiner, World, impatient, world_of
 
 from spes_peer import collector as collector_module
 from spes_peer import troubles
-from spes_peer.blobs import Blob, BlobStore, digests_of, name_of
+from spes_peer.blobs import PIECE_BYTES, Blob, BlobStore, digests_of, name_of
 from spes_peer.collection import Shards
 from spes_peer.collector import Collector, least_bytes, state_bytes
 from spes_peer.errors import PeerError
 from spes_peer.exchange.pace import Pace
 from spes_peer.files import write_whole
-from spes_peer.identity import Identity
+from spes_peer.identity import Identity, PeerId
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import Record
 from spes_peer.snapshots import SnapshotStore
@@ -80,6 +80,20 @@ class Peer:
         for _ in range(num_records):
             world.grow(1)
             await self.collector.look()
+
+
+class Gate(Pace):
+    """Lets two pieces pass, and the rest when it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = asyncio.Event()
+        self._num_bytes = 0
+
+    async def take(self, num_bytes: int, peer: PeerId) -> None:
+        if self._num_bytes >= 2 * PIECE_BYTES:
+            await self.opened.wait()
+        self._num_bytes += num_bytes
 
 
 def begin(world: World) -> None:
@@ -171,11 +185,12 @@ async def test_what_is_being_fetched_stays_until_it_is_here(world: World) -> Non
     source, peer = world.nodes[0], await Peer.of(world, max_bytes=1)
     content = random.Random(1).randbytes(3 << 20)
     blob = source.blobs.put(content)
-    peer.node.fetcher._means.download = Pace(4 << 20)
+    gate = peer.node.fetcher._means.download = Gate()
     fetching = asyncio.create_task(peer.node.fetcher.fetch(blob.name, blob.size_bytes, [source.peer_id]))
     await eventually(lambda: bool(peer.node.holdings.have(blob.name).pieces))
     await peer.age(world, 5)
     assert [one.name for one in peer.node.holdings.unfinished()] == [blob.name]
+    gate.opened.set()
     await fetching
     await peer.collector.look()
     assert peer.blobs.read(blob.name) == content  # it may be of the open round
@@ -197,10 +212,11 @@ async def test_what_is_being_served_stays_until_that_is_over(world: World, monke
     content = random.Random(1).randbytes(3 << 20)
     blob = peer.blobs.put(content)
     await peer.age(world, 1)
-    taker.fetcher._means.download = Pace(4 << 20)
+    gate = taker.fetcher._means.download = Gate()
     taking = asyncio.create_task(taker.fetcher.fetch(blob.name, blob.size_bytes, [peer.node.peer_id]))
     await eventually(lambda: bool(taker.holdings.have(blob.name).pieces))
     await peer.age(world, 4)
+    gate.opened.set()
     await taking
     assert taker.blobs.read(blob.name) == content
     assert peer.names() == {blob.name}  # it may be asked for more
@@ -215,7 +231,7 @@ async def test_who_fetches_what_has_just_been_collected_hears_so_and_takes_it_of
     blob = giver.blobs.put(b"content")
     taker = await world.start_node()
     giver.blobs.remove(blob.name)
-    with pytest.raises(PeerError, match="has none of the missing pieces"):
+    with pytest.raises(PeerError, match="has none of the missing pieces"), impatient(taker):
         await taker.fetcher.fetch(blob.name, blob.size_bytes, [giver.peer_id])
     other.blobs.put(b"content")
     await taker.fetcher.fetch(blob.name, blob.size_bytes, [giver.peer_id, other.node.peer_id])

@@ -29,7 +29,7 @@ class Scene:
         self.heard: list[Any] = []
         self.lost: list[str] = []
         self.target: PeerId | None = self.coordinator.peer_id
-        self.attendance = Attendance(self.member.connections, self.member.signer, lambda: self.target, 1.0)
+        self.attendance = Attendance(self.member.connections, self.member.signer, lambda: self.target, 60.0)
         self.attendance.on_message = lambda _sender, message: self.heard.append(message)
         self.attendance.on_lost = self.lost.append
         self.attendance.on_open = lambda: [Beat(0, "training", 0)]
@@ -66,7 +66,7 @@ class Scene:
             yield
         finally:
             task.cancel()
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(30.0):
                 await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
 
@@ -104,7 +104,6 @@ async def test_when_another_is_named_the_stream_ends_and_that_one_is_attended_at
     told = scene.coordinate(scene.bystander)
     async with scene.attending():
         await eventually(lambda: scene.attendance.attended == scene.coordinator.peer_id)
-        scene.attendance._silence_seconds = 60.0
         scene.name(scene.bystander)
         await eventually(lambda: scene.attendance.attended == scene.bystander.peer_id)
         assert told == ["Beat"]
@@ -205,6 +204,7 @@ async def test_a_node_that_does_not_coordinate_keeps_its_link_and_is_asked_again
 
 
 async def test_a_silent_coordinator_is_left_and_its_link_given_up(scene: Scene) -> None:
+    scene.attendance._silence_seconds = 1.0
     scene.coordinate(scene.coordinator)  # which says one beat and no more
     async with scene.attending():
         await eventually(lambda: scene.attendance.attended is not None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from daemon_parts import OTHER
 from exchange_nodes import eventually
-from state_nodes import Joiner, World, flip_a_byte, world_of
+from state_nodes import Joiner, World, flip_a_byte, impatient, world_of
 
 from bootstrap.keeper import Keeper
 from spes_peer.errors import PeerError
@@ -124,7 +124,7 @@ async def test_a_snapshot_that_the_chain_does_not_vouch_for_is_not_kept(
 async def test_an_update_that_nobody_has_spoils_no_other(world: World, volunteer: Node, keeper: Keeper) -> None:
     world.grow(3)
     world.give_updates(volunteer, [1, 3])
-    with pytest.raises(PeerError):
+    with pytest.raises(PeerError), impatient(keeper._node):
         await keeper.hold_updates()
     assert all(keeper._node.blobs.has(update.blob) for round in (1, 3) for update in world.updates_of(round))
     world.give_updates(volunteer, [2])

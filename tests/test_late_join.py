@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from exchange_nodes import eventually
-from state_nodes import Joiner, World, flip_a_byte, world_of
+from state_nodes import Joiner, World, flip_a_byte, impatient, world_of
 
 from spes_peer.errors import PeerError
 from spes_peer.identity import Identity
@@ -72,7 +72,7 @@ async def test_a_joiner_takes_the_newer_snapshot_when_the_donors_have_moved_on(w
         listed = node.list_snapshots()
         world.take_everything(node)
         node.list_snapshots = lambda listed=listed: listed  # type: ignore[misc]
-    with pytest.raises(PeerError):
+    with pytest.raises(PeerError), impatient(late.node):
         await late.catch_up()
     world.grow(2)
     for node in donors:
@@ -86,7 +86,8 @@ async def test_the_older_of_two_snapshots_serves_when_the_newer_cannot_be_had(wo
     await veterans(world, 1)
     late = await joiner(world)
     world.nodes[0].blobs.remove(world.blocks_after(6)[2].blob)
-    await late.catch_up()
+    with impatient(late.node, seconds=3.0):
+        await late.catch_up()
     assert (late.trainer.loaded, late.trainer.applied) == ([4], [5, 6, 7])
 
 
@@ -101,7 +102,8 @@ async def test_joiners_alone_with_each_other_say_so_instead_of_waiting(world: Wo
     await veterans(world, 1)
     late = [await joiner(world) for _ in range(2)]
     await world.stop_node(world.nodes[0])
-    answers = await asyncio.gather(*(one.catch_up() for one in late), return_exceptions=True)
+    with impatient(*(one.node for one in late)):
+        answers = await asyncio.gather(*(one.catch_up() for one in late), return_exceptions=True)
     assert [isinstance(answer, PeerError) for answer in answers] == [True, True]
 
 
@@ -189,7 +191,8 @@ async def test_a_damaged_state_of_a_peer_that_is_alone_is_made_from_the_older_sn
     await world.stop_node(world.nodes[0])
     flip_a_byte(late.node, world.blocks_after(6)[0].blob)
     late.replica.forget()
-    await late.catch_up()
+    with impatient(late.node):
+        await late.catch_up()
     assert late.trainer.loaded == [4, 4]
     assert late.replica.applied == 7
 
