@@ -48,9 +48,7 @@ async def services(folder: Path) -> AsyncIterator[Services]:
     identity, ports = Identity.generate(), choose_ports(HOST, 0)
     timing = Timing(dht_beat_seconds=3, dht_ttl_seconds=30)
     directory = asyncio.create_task(Directory.start(identity, b"r" * 32, HOST, ports.dht, (), timing, folder))
-    libp2p = asyncio.create_task(
-        Libp2pNode.start(identity, HOST, ports.libp2p, None, (), folder / "peer.sock", folder)
-    )
+    libp2p = asyncio.create_task(Libp2pNode.start(identity, HOST, ports.libp2p, None, (), folder / "peer.sock", folder))
     both = Services(await directory, await libp2p)
     try:
         yield both
@@ -86,13 +84,13 @@ async def kill_again_and_again(find: Callable[[], list[psutil.Process]]) -> None
         return any(process.pid not in killed for process in find())
 
     for seconds in INSTANTS_SECONDS:
-        await eventually(is_new_there, 30)
+        await eventually(is_new_there, 90)
         await asyncio.sleep(seconds)
         for process in find():
             killed.add(process.pid)
             process.kill()
-        await eventually(lambda: not any(process.pid in killed for process in find()), 10)
-    await eventually(is_new_there, 30)
+        await eventually(lambda: not any(process.pid in killed for process in find()))
+    await eventually(is_new_there, 90)
 
 
 async def test_killed_processes_come_back_without_orphans_and_do_what_they_did(folder: Path) -> None:
@@ -102,20 +100,20 @@ async def test_killed_processes_come_back_without_orphans_and_do_what_they_did(f
         await both.libp2p.open_tunnel(peer, ())
         await asyncio.gather(*(kill_again_and_again(partial(alive, module)) for module in (DHT, LIBP2P)))
         for service in (both.directory.service, both.libp2p.service):
-            await eventually(lambda service=service: service.state == "running", 60)  # type: ignore[misc]
+            await eventually(lambda service=service: service.state == "running", 120)  # type: ignore[misc]
         assert len(alive(DHT)) == len(daemons_of(folder)) == len(alive(LIBP2P)) == 1
-        await eventually(lambda: both.directory.addresses != (), 10)
+        await eventually(lambda: both.directory.addresses != ())
         assert await both.directory.publish_head(Head(2, b"h" * 32)) is False  # there is no other node
         assert [head.round for head in (await both.directory.read_heads()).values()] == [2]
         assert (await both.libp2p.open_tunnel(peer, ())).exists()
-    await eventually(lambda: not daemons_of(folder), 5)
+    await eventually(lambda: not daemons_of(folder))
 
 
 async def test_a_dht_node_whose_daemon_is_killed_ends_and_another_comes_with_a_daemon_of_its_own(folder: Path) -> None:
     async with services(folder) as both:
         (first,) = alive(DHT)
         await kill_again_and_again(lambda: daemons_of(folder))
-        await eventually(lambda: both.directory.service.state == "running", 60)
+        await eventually(lambda: both.directory.service.state == "running", 120)
         assert len(alive(DHT)) == len(daemons_of(folder)) == 1
         assert daemons_of(folder)[0].parent() == alive(DHT)[0] != first
         assert await both.directory.publish_head(Head(2, b"h" * 32)) is False  # there is no other node
@@ -123,12 +121,12 @@ async def test_a_dht_node_whose_daemon_is_killed_ends_and_another_comes_with_a_d
 
 async def test_processes_killed_at_the_daemons_start_are_started_again(folder: Path) -> None:
     async def kill_the_first(module: str) -> None:
-        await eventually(lambda: bool(alive(module)), 30)
+        await eventually(lambda: bool(alive(module)), 60)
         os.kill(alive(module)[0].pid, signal.SIGKILL)
 
     killing = asyncio.gather(*map(kill_the_first, (DHT, LIBP2P)))
     async with services(folder) as both:
         await killing
-        assert both.directory.service.state == both.libp2p.service.state == "running"
-        assert len(alive(DHT)) == len(alive(LIBP2P)) == 1
-    assert not daemons_of(folder)
+        for service, module in ((both.directory.service, DHT), (both.libp2p.service, LIBP2P)):
+            await eventually(lambda s=service, m=module: s.state == "running" and len(alive(m)) == 1, 120)  # type: ignore[misc]
+    await eventually(lambda: not daemons_of(folder))

@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -103,11 +102,9 @@ async def test_a_relay_that_is_killed_in_the_middle_of_a_transfer_is_replaced_an
         assert not fetching.done()
         process_of(dying).kill()
         await dying.close()  # or it is back before anybody looks for another
-        killed_at = time.monotonic()
         async with asyncio.timeout(DEADLINE_SECONDS):
             await fetching
         assert taker.store.path(name).read_bytes() == content
-        assert time.monotonic() - killed_at < 30
         now_used = taker.connections.way_to(source.peer_id).relay
         assert now_used != used
         assert now_used in [key.peer_id for key in keys]

@@ -112,7 +112,7 @@ def channel_to(path: Path) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(f"unix:{path}", grpc.ssl_channel_credentials(TLS.certificate_pem), options=OPTIONS)
 
 
-async def echo(path: Path, timeout_seconds: float = 10.0) -> bytes:
+async def echo(path: Path, timeout_seconds: float = 30.0) -> bytes:
     """One call over a fresh channel."""
     async with channel_to(path) as channel:
         return await channel.unary_unary("/Test/Echo")(b"hello", timeout=timeout_seconds)
@@ -120,7 +120,7 @@ async def echo(path: Path, timeout_seconds: float = 10.0) -> bytes:
 
 async def answers(path: Path) -> bool:
     with contextlib.suppress(grpc.aio.AioRpcError):
-        return await echo(path, 5.0) == b"hello"
+        return await echo(path, 20.0) == b"hello"
     return False
 
 
@@ -131,10 +131,10 @@ async def bulk_both_ways(path: Path) -> None:
 
     async with channel_to(path) as channel:
         started_at = time.monotonic()
-        uploaded = await channel.stream_unary("/Test/Up")(chunks(), timeout=30)
+        uploaded = await channel.stream_unary("/Test/Up")(chunks(), timeout=100)
         turned_at = time.monotonic()
         digest = hashlib.sha256()
-        async for chunk in channel.unary_stream("/Test/Down")(b"", timeout=30):
+        async for chunk in channel.unary_stream("/Test/Down")(b"", timeout=100):
             digest.update(chunk)
         megabytes = len(CHUNK) * NUM_CHUNKS / 1e6
         print(
@@ -143,7 +143,7 @@ async def bulk_both_ways(path: Path) -> None:
     assert uploaded.decode() == digest.hexdigest() == BULK_SHA256
 
 
-async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], seconds: float = 60.0) -> None:
     """Poll until a condition of real processes holds."""
     deadline = time.monotonic() + seconds
     while True:
@@ -226,7 +226,7 @@ async def test_a_peer_that_hears_of_a_relay_later_is_reached_through_it(folder: 
         await reached.use_relays((*relay.addresses, "/ip4/127.0.0.1/tcp/9/p2p/" + peer_id_of(dialler)))
         assert through_relays(reached) == addresses  # a place that stands is not touched
         await reached.use_relays(())
-        await until(lambda: not through_relays(reached), 5.0)
+        await until(lambda: not through_relays(reached))
         await reached.use_relays(relay.addresses)
         assert await relayed(reached) == addresses
         assert reached._child is child
@@ -256,7 +256,7 @@ async def test_a_dead_route_costs_a_moment(folder: Path) -> None:
             path = await dialler.open_tunnel(peer_id, (dead, *reached.addresses))
             started = time.monotonic()
             assert await echo(path) == b"hello"
-            assert time.monotonic() - started < 8.0
+            assert time.monotonic() - started < 9.5  # the dead one is given 10 s
 
 
 async def test_after_a_relay_restarts_its_peers_are_reached_again(folder: Path) -> None:
@@ -268,7 +268,8 @@ async def test_after_a_relay_restarts_its_peers_are_reached_again(folder: Path) 
             path = await dialler.open_tunnel(peer_id_of(reached), await relayed(reached))
             assert await echo(path) == b"hello"
             processes()[0].kill()
-            await until(lambda: not through_relays(reached), 5.0)
+            await relay.close()  # or it is back before anybody has noticed
+            await until(lambda: not through_relays(reached))
         async with node(folder, "r", is_relay=True, identity=identity, port=port):
             await relayed(reached)
             await until(lambda: answers(path))
@@ -284,7 +285,7 @@ async def test_the_end_of_one_circuit_leaves_the_others_alone(folder: Path) -> N
         addresses = await relayed(reached)
         path = await dialler.open_tunnel(peer_id_of(reached), addresses)
         async with channel_to(path) as channel:
-            call = channel.stream_stream("/Test/Repeat")(timeout=30)
+            call = channel.stream_stream("/Test/Repeat")(timeout=100)
             await call.write(b"before")
             assert await call.read() == b"before"
             async with node(folder, "e") as other:
@@ -390,7 +391,7 @@ async def test_a_call_to_a_frozen_peer_leaves_nothing_open(folder: Path, content
                 call.cancel()
                 del call  # gRPC keeps a connection for as long as somebody holds a call of it
                 await channel.close()
-                await until(lambda: len(dialling.net_connections("unix")) == idle, 45.0)
+                await until(lambda: len(dialling.net_connections("unix")) == idle, 90.0)
             finally:
                 frozen.send_signal(signal.SIGCONT)
         await until(lambda: answers(path))
@@ -406,7 +407,7 @@ async def test_a_frozen_relay_is_noticed_and_its_addresses_withdrawn(folder: Pat
         frozen = processes()[0]
         frozen.send_signal(signal.SIGSTOP)
         try:
-            await until(lambda: not through_relays(reached), 45.0)
+            await until(lambda: not through_relays(reached), 90.0)
         finally:
             frozen.send_signal(signal.SIGCONT)
         await relayed(reached)
@@ -436,7 +437,7 @@ async def test_a_node_that_dies_is_started_again_and_its_tunnels_with_it(folder:
         path = await dialler.open_tunnel(peer_id, addresses)
         assert await answers(path)
         processes()[1].kill()
-        await until(lambda: not dialler.addresses, 5.0)
+        await until(lambda: not dialler.addresses)
         with pytest.raises(ChildFailed, match="started again"):
             await dialler.open_tunnel(peer_id, addresses)
         await until(lambda: dialler.addresses == own)
@@ -463,13 +464,17 @@ async def test_two_nodes_do_not_share_a_port(folder: Path) -> None:
                 pass
 
 
-async def test_a_closed_node_has_ended_by_itself_and_left_no_socket(folder: Path) -> None:
+async def test_a_closed_node_has_ended_by_itself_and_left_no_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spes_peer.process.STOP_SECONDS", 60.0)
     port = free_port()
     async with node(folder, "n", port=port) as started:
         path = await started.open_tunnel(Identity.generate().peer_id, ())
         assert path.is_socket()
-        closing_at = time.monotonic()
-    assert time.monotonic() - closing_at < 1.0
+        child = started._child
+    assert child is not None
+    assert child.process.returncode == 0
     assert processes() == []
     assert not path.exists()
     with socket.socket() as probe:
