@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from exchange_nodes import Node, eventually, introduce, running
 
 from spes_peer.blobs import PIECE_BYTES, Blob
 from spes_peer.errors import Unreachable
+from spes_peer.exchange import connections, sources
 from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.limits import FETCHES_PER_SOURCE
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.transfer import Means, Transfer
@@ -89,6 +92,23 @@ async def test_who_has_kept_us_waiting_is_known_until_it_serves_as_it_should(tmp
         introduce(one, newcomer)
         await fetched(newcomer, one.store.put(CONTENT[1:]), one)
         assert one.peer_id not in late
+
+
+async def test_sources_that_are_dialled_or_are_busy_with_others_keep_nobody_from_asking_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_PREPARING_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "DIAL_SECONDS", 600.0)
+    async with running(tmp_path, *[Holdings] * 3) as (busy, good, newcomer):
+        silent = Node(tmp_path / "silent")
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            newcomer.connections.update_entry(silent.entry([f"127.0.0.1:{listening.getsockname()[1]}"]))
+            for _ in range(FETCHES_PER_SOURCE):
+                await newcomer.fetcher._means.turns[busy.peer_id].acquire()
+            for node in (busy, good):
+                blob = node.store.put(CONTENT)
+            await fetched(newcomer, blob, silent, busy, good)
+            assert newcomer.store.read(blob.name) == CONTENT
 
 
 async def test_members_are_asked_before_strangers_and_who_is_late_last(tmp_path: Path) -> None:

@@ -107,6 +107,16 @@ def test_a_byte_now_and_then_is_as_good_as_silence_and_what_comes_as_it_should_n
     assert [request.is_slow(now, 15.0) for now in (24.9, 25.1)] == [False, True]  # whatever it has sent
 
 
+def test_a_source_that_cannot_be_asked_soon_takes_nobodys_place() -> None:
+    one = source(1)
+    assert not one.is_slow(100.0, STALL_SECONDS)  # it was not asked
+    one.num_tasks, one.preparing_since = 1, 10.0
+    assert [one.is_slow(now, STALL_SECONDS) for now in (11.4, 11.6)] == [False, True]
+    assert not one.is_late(11.6, STALL_SECONDS)  # others may be why
+    one.requests.append(asked(11.0, 1))
+    assert not one.is_slow(11.6, STALL_SECONDS)
+
+
 def test_a_request_that_is_not_done_for_very_long_is_slow_however_it_goes() -> None:
     request = asked(0.0, 1, heard_at=30.0)
     assert [request.is_slow(now, STALL_SECONDS) for now in (29.9, 30.1)] == [False, True]

@@ -24,6 +24,7 @@ FAST_SECONDS = 0.25  # for a piece: such a source is asked anew before it has an
 FEW_SOURCES = 2  # so few are asked ahead too, though slow: there is nobody else who could use their time
 _CONSIDERED = 256  # of the pieces that are missing
 _LEAST_HELD_UP_SECONDS = 3.0
+_PREPARING_SECONDS = 1.5  # for a source to be dialled and to say what it has, before another is asked too
 
 
 class Patience:
@@ -86,6 +87,8 @@ class Source:
     """How many others have each piece from it, or will."""
     requests: list[Request] = field(default_factory=list)
     num_tasks: int = 0
+    preparing_since: float = 0.0
+    """While it has tasks and no requests: since when it is dialled, say, or others take its turns."""
     retry_at: float = 0.0
     num_failures: int = 0
     """Since it last sent a piece."""
@@ -106,6 +109,13 @@ class Source:
         return bool(self.requests) or (self.have is None and not self.is_done_with and not self.num_failures)
 
     def is_slow(self, now: float, stall_seconds: float) -> bool:
+        """Whether another is to be asked in its place meanwhile."""
+        if self.num_tasks and not self.requests:
+            return now - self.preparing_since > _PREPARING_SECONDS
+        return self.is_late(now, stall_seconds)
+
+    def is_late(self, now: float, stall_seconds: float) -> bool:
+        """Whether what it was asked for does not come."""
         return any(request.is_slow(now, stall_seconds) for request in self.requests)
 
     def asked(self) -> Iterable[int]:

@@ -132,11 +132,11 @@ class Transfer:
     # ---- whom to ask ----
 
     def _start_sources(self) -> None:
-        now, sources = self._now(), list(self._sources.values())
-        slow = [source.peer_id for source in sources if source.is_slow(now, self._means.stall_seconds)]
-        self._means.late.update(slow)
+        now, sources, stall_seconds = self._now(), list(self._sources.values()), self._means.stall_seconds
+        self._means.late.update(source.peer_id for source in sources if source.is_late(now, stall_seconds))
+        num_slow = sum(source.is_slow(now, stall_seconds) for source in sources)
         num_missing = self.partial.num_pieces - len(self.partial.held)
-        num_wanted = min(len(slow) + min(SOURCES_PER_BLOB, num_missing), MAX_SOURCES)
+        num_wanted = min(num_slow + min(SOURCES_PER_BLOB, num_missing), MAX_SOURCES)
         num_more = num_wanted - sum(source.num_tasks > 0 for source in sources)
         ready = [source for source in sources if not source.is_done_with and source.retry_at <= now]
         for source in sorted(ready, key=self._preference):
@@ -148,6 +148,8 @@ class Transfer:
                 self._start(source)
 
     def _start(self, source: Source) -> None:
+        if not source.num_tasks:
+            source.preparing_since = self._now()
         source.num_tasks += 1
         self._tasks[asyncio.create_task(self._use(source))] = source
 
@@ -262,6 +264,7 @@ class Transfer:
                 await keeper.finish()  # what has come is kept, whatever came of the rest
             finally:
                 source.requests.remove(request)
+                source.preparing_since = self._now()
 
     async def _replies(self, link: Link, request: Request) -> AsyncGenerator[Chunk, None]:
         """The pieces' chunks. The digests, where they are asked for, are taken first."""
