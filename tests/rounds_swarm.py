@@ -15,11 +15,14 @@ from spes_peer.identity import Identity, PeerId
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.election import fault_in_owner
+from spes_peer.rounds.footings import fault_in_root
 from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import (
     AdmissionRequest,
     Beat,
     Contribution,
+    Excuse,
+    Footing,
     Holding,
     MissingOffers,
     Offer,
@@ -106,6 +109,7 @@ class Member:
         """Whether it objects to an expert that it is to test; None: it says nothing of it."""
         self.updates: dict[Any, BlobName] = {}
         self.verdicts: dict[int, Verdict] = {}
+        self.is_excused = False
         self.store: set[str] = set()
         self.refusals: list[str] = []
         self.objections: list[str] = []
@@ -115,6 +119,7 @@ class Member:
             self.follow(certified)
 
     def say(self, message: Any) -> None:
+        self.is_excused = self.is_excused or isinstance(message, Excuse)
         if self.is_alive:
             self.swarm.inbox.append((self.signer.sign(message), message))
 
@@ -137,7 +142,7 @@ class Member:
         if record.updates or record.merge_alpha:
             self.root = invented(self.root, [update.blob for update in record.updates], record.merge_alpha)
         self.contribution, self.reports, self.inputs = None, {}, {}
-        self.updates, self.verdicts = {}, {}
+        self.updates, self.verdicts, self.is_excused = {}, {}, False
 
     def contribute(self) -> None:
         record = self.head.record
@@ -148,6 +153,7 @@ class Member:
         self.contribution = self.change(honest)
         self.store |= {offer.blob for offer in self.contribution.offers}
         self.say(self.contribution)
+        self.say(Footing(record.round, self.contribution.state_root))
 
     def honest_report(self, task: ReduceTask) -> UpdateReport:
         size = self.swarm.layout.mean_bytes(self.swarm.layout.by_id[task.block])
@@ -198,13 +204,23 @@ class Member:
             self.say(self.verdicts[expert])
 
     def facts(self) -> Own:
-        return Own(self.peer_id, self.contribution, self.reports, self.incarnation, self.inputs, self.verdicts)
+        return Own(
+            self.peer_id,
+            self.contribution,
+            self.reports,
+            self.incarnation,
+            self.inputs,
+            self.verdicts,
+            self.is_excused,
+        )
 
     def sign(self, proposal: Proposal) -> None:
         sealed, own, layout = SealedRecord.from_bytes(proposal.record), self.facts(), self.swarm.layout
         reason = fault_in_owner(BOOTSTRAP, proposal.term, self.head.record)
         reason = reason or objections(sealed, self.head, own, layout, self.past)
         reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, self.head, layout, own.objections())
+        now = self.swarm.now
+        reason = reason or fault_in_root(sealed.record, self.head.record, own, proposal.footings, now)
         if reason:
             self.objections.append(reason)
             return

@@ -38,6 +38,7 @@ from spes_peer.rounds.messages import (
     CoordinatorBeat,
     Departure,
     Excuse,
+    Footing,
     Holding,
     MissingOffers,
     Proposal,
@@ -142,6 +143,7 @@ def said_by(member: Member, swarm: Swarm) -> Iterator[Any]:
     yield UpdateReport(round, BlockId(block), "ab" * 32, swarm.layout.mean_bytes(swarm.layout.by_id[block]), (), b"")
     yield MissingOffers(round, BlockId(block), (swarm[1].peer_id,))
     yield Excuse(round, "why")
+    yield Footing(round, "ab" * 32)
     yield Holding(round, (BlobName("ab" * 32),))
     yield Verdict(round, 0, b"x" * 32, True, True, "why")
     yield RecordSignature(round + 1, 0, b"h" * 32)

@@ -167,14 +167,6 @@ def test_an_update_left_out_is_the_coordinators_to_judge(swarm: Swarm) -> None:
     assert objection(swarm, replaced(record, updates=record.updates[1:])) is None
 
 
-def test_another_root_than_mine_is_refused_when_most_tokens_are_mine(manifest: Manifest) -> None:
-    swarm = Swarm(changed(manifest, "run", min_peers=1), [(2,)])
-    swarm.until(lambda: swarm.round == 1)
-    swarm.until(lambda: swarm.phase == "closing")
-    assert objection(swarm, proposal(swarm)) is None
-    assert "most tokens are ours" in (objection(swarm, replaced(proposal(swarm), state_root="00" * 32)) or "signed")
-
-
 def test_going_on_after_the_last_step_is_refused(manifest: Manifest) -> None:
     swarm = Swarm(changed(manifest, "training", total_steps=20), [(0,), (1,), (2,), (3,)])
     swarm.until(lambda: swarm.round == 1)

@@ -19,6 +19,7 @@ from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     Contribution,
     Excuse,
+    Footing,
     Holding,
     MissingOffers,
     ReduceInput,
@@ -120,6 +121,7 @@ class RoundWork:
         """What a coordinator must know of this member's round so far; of what it has averaged the order asks anew."""
         if self.contribution is not None:
             yield self.contribution
+            yield Footing(self.round, self.contribution.state_root)
         elif self.excuse is not None:
             yield self.excuse
         if self.holdings:
@@ -129,9 +131,14 @@ class RoundWork:
     def facts(self) -> Own:
         """What this member knows itself, to judge a proposal by."""
         reports = {block: report.blob for block, report in self.reports.items()}
-        incarnation = self._node.signer.incarnation
         return Own(
-            self._node.peer_id, self.contribution, reports, incarnation, dict(self._averaged), dict(self.verdicts)
+            self._node.peer_id,
+            self.contribution,
+            reports,
+            self._node.signer.incarnation,
+            dict(self._averaged),
+            dict(self.verdicts),
+            self.excuse is not None,
         )
 
     def ask_not_to_be_awaited(self, why: str) -> None:
@@ -145,6 +152,7 @@ class RoundWork:
         self.contribution = contribution
         self.holdings |= offers
         self._send(contribution)
+        self._send(Footing(self.round, contribution.state_root))
         self._send(self._holding(offers))
 
     def on_reduce_order(self, order: ReduceOrder) -> None:

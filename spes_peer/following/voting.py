@@ -8,6 +8,7 @@ from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import Ballot
 from spes_peer.rounds.election import are_binding, fault_in_owner, fault_in_votes, next_term_of
+from spes_peer.rounds.footings import fault_in_root
 from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.verdicts import fault_in_verdicts
@@ -67,10 +68,12 @@ class Voter:
         is_stalled = now >= stalled_at(head.record, self._layout.manifest.timing.stall_timeout_seconds)
         reason = fault_in_owner(sender, proposal.term, head.record)
         reason = reason or objections(sealed, head, own, self._layout, past)
-        # what votes bind it to was proposed by another, and the verdicts came with that
+        # what votes bind it to was proposed by another, and what members say came with that
         is_bound = bool(head.record.roster) and proposal.term > 0 and not unvoted and are_binding(proposal.votes, head)
         ours = own.objections()
         reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours, is_bound)
+        if not is_bound:
+            reason = reason or fault_in_root(sealed.record, head.record, own, proposal.footings, now)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)

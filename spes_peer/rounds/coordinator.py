@@ -25,6 +25,7 @@ from spes_peer.rounds.messages import (
     Contribution,
     Departure,
     Excuse,
+    Footing,
     Holding,
     MissingOffers,
     Proposal,
@@ -45,6 +46,8 @@ from spes_peer.run.certificates import check_signature, may_sign
 from spes_peer.run.marks import MOST_MARKS
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.run.signed import Signed
+
+_ROOT_CHARACTERS = 64
 
 
 def start(
@@ -70,7 +73,11 @@ def start(
     votes = {signed.peer_id: signed for signed in proposal.votes}
     has_mandate = votes or is_first_without_voters(proposal.term, head.record)
     mandate = Mandate(proposal.term if has_mandate else 0, asked_term=proposal.term, asked_at=now, votes=votes)
-    return replace(state, mandate=mandate, phase=Closing(now, sealed, proposal.term, now, verdicts=proposal.verdicts))
+    return replace(
+        state,
+        mandate=mandate,
+        phase=Closing(now, sealed, proposal.term, now, verdicts=proposal.verdicts, footings=proposal.footings),
+    )
 
 
 def on_head(state: Coordinator, head: SealedRecord, past: Past, now: float) -> Coordinator:
@@ -163,6 +170,8 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return _take_contribution(state, signed, message)
         case Excuse():
             return _take_excuse(state, signed, message)
+        case Footing():
+            return _take_footing(state, signed, message)
         case UpdateReport():
             return _take_report(state, signed, message)
         case MissingOffers():
@@ -235,6 +244,18 @@ def _take_excuse(state: Coordinator, signed: Signed, excuse: Excuse) -> Coordina
     if excuse.round != state.head.round or not isinstance(phase, Training):
         return state
     return replace(state, phase=replace(phase, excused=phase.excused | {signed.peer_id}))
+
+
+def _take_footing(state: Coordinator, signed: Signed, footing: Footing) -> Coordinator | str:
+    """One that comes when the record is proposed is late, not wrong."""
+    entry, phase = _member(state, signed), state.phase
+    if isinstance(entry, str):
+        return f"footing in round {footing.round}: {entry}"
+    if len(footing.state_root) != _ROOT_CHARACTERS:
+        return f"footing in round {footing.round}: it names no state root"
+    if footing.round != state.head.round or not isinstance(phase, Training | Reducing):
+        return state
+    return replace(state, phase=replace(phase, footings={**phase.footings, signed.peer_id: (signed, footing)}))
 
 
 def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Coordinator | str:

@@ -18,7 +18,6 @@ from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.contributions import weights
 from spes_peer.rounds.messages import Contribution, ReduceInput, Verdict
 from spes_peer.rounds.proposal import merge_alpha, step_after
-from spes_peer.run.certificates import is_more_than_half
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.norms import Norms, norms_by_peer
@@ -42,6 +41,8 @@ class Own:
     """Of the averages that it reported, the offers that it was given."""
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
     """What it has said of experts' updates."""
+    is_excused: bool = False
+    """It has said that nobody need wait for it."""
 
     def objections(self) -> dict[int, tuple[PeerId, Verdict]]:
         return {expert: (self.peer_id, one) for expert, one in self.verdicts.items() if one.objects}
@@ -297,16 +298,6 @@ def _are_of(update: Update, inputs: tuple[ReduceInput, ...], most_weight: float)
     return all(weight[part.peer_id] == part.tokens for part in inputs)
 
 
-def _root(case: _Case) -> str | None:
-    own, record = case.own.contribution, case.record
-    if own is None or own.state_root == record.state_root:
-        return None
-    counted = case.tokens.get(case.own.peer_id, 0)
-    if counted and is_more_than_half(counted, of=record.tokens):
-        return f"most tokens are ours and stood on state root {own.state_root[:12]}, not on {record.state_root[:12]}"
-    return None
-
-
 _RULES: tuple[Callable[[_Case], str | None], ...] = (
     _place,
     _counters,
@@ -316,5 +307,4 @@ _RULES: tuple[Callable[[_Case], str | None], ...] = (
     _ranges,
     _roles,
     _own_work,
-    _root,
 )

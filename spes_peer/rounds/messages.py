@@ -41,6 +41,12 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Footing:
+    round: int
+    state_root: str
+
+
+@dataclass(frozen=True)
 class Excuse:
     round: int
     why: str
@@ -105,6 +111,7 @@ class Proposal:
     record: bytes
     votes: tuple[Signed, ...] = ()
     verdicts: tuple[Signed, ...] = ()
+    footings: tuple[Signed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,7 @@ FROM_MEMBER = _by_name(
     AdmissionRequest,
     Contribution,
     Excuse,
+    Footing,
     UpdateReport,
     MissingOffers,
     Holding,

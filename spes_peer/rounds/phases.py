@@ -19,7 +19,7 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Crowd
 from spes_peer.rounds.contributions import Contributions
 from spes_peer.rounds.election import Mandate
-from spes_peer.rounds.messages import Verdict
+from spes_peer.rounds.messages import Footing, Verdict
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.reducing import Reduction
 from spes_peer.run.certificates import electorate
@@ -62,6 +62,8 @@ class Training:
     """Who has said that nobody need wait for it."""
     verdicts: Mapping[tuple[int, PeerId], tuple[Signed, Verdict]] = field(default_factory=dict)
     """Said to an earlier coordinator of the round, and said again to this one."""
+    footings: Mapping[PeerId, tuple[Signed, Footing]] = field(default_factory=dict)
+    """On which state root each member says that it stands."""
     name: str = "training"
 
 
@@ -77,6 +79,7 @@ class Reducing:
     """Who has which update."""
     verdicts: Mapping[tuple[int, PeerId], tuple[Signed, Verdict]] = field(default_factory=dict)
     """What members say of experts' updates: the newest word of each, as it came and what is in it."""
+    footings: Mapping[PeerId, tuple[Signed, Footing]] = field(default_factory=dict)
     name: str = "reducing"
 
     def holders_of(self, blob: BlobName) -> frozenset[PeerId]:
@@ -97,6 +100,8 @@ class Closing:
     """Signers who just go on with it, uncertified."""
     verdicts: tuple[Signed, ...] = ()
     """What members said of experts to whose updates somebody objects."""
+    footings: tuple[Signed, ...] = ()
+    """Who stood on its state root, where somebody stood on another."""
     name: str = "closing"
 
 

@@ -5,14 +5,16 @@ Nobody waits for the dead: who no longer attends ends the wait for it at once; t
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from spes_peer.identity import PeerId
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, copied, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
+from spes_peer.rounds.footings import witnesses
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
-from spes_peer.rounds.messages import Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice, Verdict
+from spes_peer.rounds.messages import Footing, Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice, Verdict
 from spes_peer.rounds.ownership import seats_after
 from spes_peer.rounds.phases import (
     Admitting,
@@ -160,7 +162,7 @@ def _begin_reducing(state: Coordinator, training: Training, contributions: Contr
     refusals = tuple(Outgoing(peer, Refusal(f"contribution to round {round}: {why[peer]}")) for peer in sorted(why))
     reductions = reductions_of(counting, state.rules.layout, round, now, state.past.norms)
     orders = orders_of(round, [one.task for one in reductions.values()])
-    phase = Reducing(now, counting, reductions, verdicts=training.verdicts)
+    phase = Reducing(now, counting, reductions, verdicts=training.verdicts, footings=training.footings)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
     for update in only_offers:
         phase = holding(phase, update)
@@ -234,6 +236,7 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
         now,
         _told(said),
         _makers_of_harm(phase, said, state),
+        phase.footings,
     )
     return replace(step, outgoing=outgoing + step.outgoing)
 
@@ -381,6 +384,7 @@ def _propose(
     now: float,
     verdicts: tuple[Signed, ...] = (),
     harmful: Collection[PeerId] = (),
+    footings: Mapping[PeerId, tuple[Signed, Footing]] = MappingProxyType({}),
 ) -> Step:
     chosen = seats(state, now)
     if not chosen and first_candidate(state, chosen) is None:
@@ -398,7 +402,10 @@ def _propose(
         now,
         harmful,
     )
-    state = replace(state, phase=Closing(now, record.seal(), proposed_term(state), now, verdicts=verdicts))
+    phase = Closing(
+        now, record.seal(), proposed_term(state), now, verdicts=verdicts, footings=witnesses(footings, record)
+    )
+    state = replace(state, phase=phase)
     return Step(state, ask_to_sign(state))
 
 
@@ -426,7 +433,7 @@ def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:
     if not isinstance(phase, Closing):
         return ()
     votes = tuple(state.mandate.votes[peer] for peer in sorted(state.mandate.votes)) if phase.term == state.term else ()
-    proposal = Proposal(phase.term, phase.proposal.content, votes, phase.verdicts)
+    proposal = Proposal(phase.term, phase.proposal.content, votes, phase.verdicts, phase.footings)
     asked = may_sign(phase.proposal.record, state.head.record)
     return tuple(Outgoing(peer, proposal) for peer in sorted(asked) if peer not in phase.signatures)
 

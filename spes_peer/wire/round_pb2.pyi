@@ -69,6 +69,14 @@ class Excuse(_message.Message):
     why: str
     def __init__(self, round: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
+class Footing(_message.Message):
+    __slots__ = ("round", "state_root")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state_root: str
+    def __init__(self, round: _Optional[int] = ..., state_root: _Optional[str] = ...) -> None: ...
+
 class ReduceInput(_message.Message):
     __slots__ = ("peer_id", "blob", "size_bytes", "norm", "tokens", "clip")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -168,16 +176,18 @@ class Verdict(_message.Message):
     def __init__(self, round: _Optional[int] = ..., expert: _Optional[int] = ..., updates: _Optional[bytes] = ..., is_tested: bool = ..., objects: bool = ..., why: _Optional[str] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("term", "record", "votes", "verdicts")
+    __slots__ = ("term", "record", "votes", "verdicts", "footings")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    FOOTINGS_FIELD_NUMBER: _ClassVar[int]
     term: int
     record: bytes
     votes: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
     verdicts: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
-    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
+    footings: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
+    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., footings: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
 
 class Appeal(_message.Message):
     __slots__ = ("round", "term")

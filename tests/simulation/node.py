@@ -27,6 +27,7 @@ from spes_peer.rounds.messages import (
     CoordinatorBeat,
     Departure,
     Excuse,
+    Footing,
     Holding,
     MissingOffers,
     Offer,
@@ -387,6 +388,7 @@ class Volunteer(SimulatedNode):
         work.holdings |= blobs
         self.note(f"contributes {tokens} tokens to round {record.round}")
         self.follower.send(work.contribution)
+        self.follower.send(Footing(record.round, self.root))
         self.follower.send(Holding(record.round, tuple(sorted(blobs))))
 
     def _on_order(self, work: Work, order: ReduceOrder) -> None:
@@ -581,7 +583,12 @@ class Volunteer(SimulatedNode):
             return super().facts()
         reports = {block: report.blob for block, report in self._work.reports.items()}
         return Own(
-            self.peer_id, self._work.contribution, reports, self.signer.incarnation, verdicts=self._work.verdicts
+            self.peer_id,
+            self._work.contribution,
+            reports,
+            self.signer.incarnation,
+            verdicts=self._work.verdicts,
+            is_excused=self._work.excuse is not None,
         )
 
     def still_to_say(self) -> Iterable[Any]:
@@ -595,6 +602,8 @@ class Volunteer(SimulatedNode):
         if work is not None:
             if word := work.contribution or work.excuse:
                 yield word
+            if work.contribution is not None:
+                yield Footing(work.record.round, work.contribution.state_root)
             yield from work.reports.values()
             if work.holdings:
                 yield Holding(work.record.round, tuple(sorted(work.holdings)))
