@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from spes_peer.errors import BadMessage, BlobMissing, PeerError
 from spes_peer.exchange.fetch import Wanted
+from spes_peer.exchange.link import blaming
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -90,9 +91,10 @@ class SnapshotStore:
     async def _ask(self, source: PeerId) -> list[Snapshot]:
         try:
             link = await self._node.connections.to(source)
-            answer = await link.call(link.stub.ListSnapshots, SnapshotsRequest(), timeout_seconds=_ASK_SECONDS)
-            offered = answer.snapshots[:_LISTED_SNAPSHOTS]
-            return [self._checked(convert.from_message(Snapshot, message)) for message in offered]
+            with blaming(source):
+                answer = await link.call(link.stub.ListSnapshots, SnapshotsRequest(), timeout_seconds=_ASK_SECONDS)
+                offered = answer.snapshots[:_LISTED_SNAPSHOTS]
+                return [self._checked(convert.from_message(Snapshot, message)) for message in offered]
         except (PeerError, BlobMissing) as error:
             logger.info("no snapshots from a peer peer=%s reason=%s", source[-8:], error)
             return []

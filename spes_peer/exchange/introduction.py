@@ -19,6 +19,7 @@ from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, NoBoots
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.connections import open_channel, pem_of
 from spes_peer.exchange.dialling import MAX_IP_ADDRESSES, NoneAnswers, first_that_answers, look_up
+from spes_peer.exchange.link import blaming, parsed
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest
 from spes_peer.run.peers import PeerEntry
 from spes_peer.run.signed import Signed
@@ -78,7 +79,8 @@ async def describe(address: NodeAddress, timeout_seconds: float = INTRODUCTION_S
             " and whether a firewall is in between"
         ) from None
     try:
-        return _checked(answer, address, endpoint, certificate)
+        with blaming(address.peer_id):
+            return _checked(parsed(answer), address, endpoint, certificate)
     except PeerError as error:
         raise WrongNode(f"the node at {address.endpoint} cannot be trusted: {error}") from None
 
@@ -126,14 +128,15 @@ async def _shown_certificate(endpoint: Endpoint) -> bytes:
     return bytes(certificate)
 
 
-async def _ask(endpoint: Endpoint, certificate: bytes, timeout_seconds: float) -> peer_pb2.Description:
+async def _ask(endpoint: Endpoint, certificate: bytes, timeout_seconds: float) -> peer_pb2.Description | None:
     try:
         channel = await open_channel(endpoint.target, pem_of(certificate), timeout_seconds)
     except PeerError as error:
         raise NoBootstrap(f"{endpoint} answers, but is no spes-peer node: {error}") from None
     try:
         stub: Any = PeerStub(channel)  # type: ignore[no-untyped-call]
-        answer: peer_pb2.Description = await stub.Describe(peer_pb2.DescribeRequest(protocol=PROTOCOL_VERSION))
+        answer: peer_pb2.Description | None
+        answer = await stub.Describe(peer_pb2.DescribeRequest(protocol=PROTOCOL_VERSION))
         return answer
     except grpc.aio.AioRpcError as error:
         raise NoBootstrap(f"the node at {endpoint} does not say what run it is in: {error.code().name}") from None

@@ -1,10 +1,11 @@
 """A connection to one peer: its calls, each with a token, a time-out and our own errors.
 
-Whoever calls does not know which transport carries the call.
+Whoever calls does not know which transport carries the call. Whatever a peer answers costs no more than that call.
 """
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from spes_peer.errors import BadMessage, BadSignature, BlobMissing, PeerError, Unreachable
+from spes_peer.errors import BadMessage, BadSignature, BlobMissing, PeerError, SpesError, Unreachable
 from spes_peer.exchange.limits import Busy
 from spes_peer.exchange.tokens import TOKEN_KEY, make_token
 from spes_peer.exchange.traffic import Traffic, Transport
@@ -22,6 +23,8 @@ from spes_peer.run.signed import Signer
 from spes_peer.wire.chunks import Chunk, unpack_chunk
 from spes_peer.wire.peer_pb2 import DESCRIPTOR, FetchRequest
 from spes_peer.wire.peer_pb2_grpc import PeerStub
+
+logger = logging.getLogger(__name__)
 
 _FETCH = f"/{DESCRIPTOR.services_by_name['Peer'].full_name}/Fetch"
 _MAX_REASON_CHARACTERS = 200  # of a stranger's words
@@ -81,7 +84,7 @@ class Link:
         """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none."""
         with self.our_errors():
             self.count_sent(request)
-            answer = await method(request, metadata=self.metadata(), timeout=timeout_seconds)
+            answer = parsed(await method(request, metadata=self.metadata(), timeout=timeout_seconds))
             self.count_received(answer)
             return answer
 
@@ -110,7 +113,7 @@ class Link:
                         answer = await call.read()
                 if answer is _END:
                     return
-                yield answer
+                yield parsed(answer)
         except TimeoutError:
             raise Stalled(f"{self.peer_id} sent nothing for {stall_seconds:g} s") from None
         finally:
@@ -131,6 +134,26 @@ class Link:
             if task is not None and task.cancelling():
                 raise
             raise Unreachable(f"the connection to {self.peer_id} was closed") from None
+
+
+def parsed(answer: Any) -> Any:
+    """What gRPC gives for an answer, or `BadMessage`: it gives None for bytes that it could not parse."""
+    if answer is None:
+        raise BadMessage("an answer of bytes that cannot be read")
+    return answer
+
+
+@contextlib.contextmanager
+def blaming(peer_id: PeerId) -> Iterator[None]:
+    """Around what is made of a peer's bytes: what nobody has foreseen is logged as a fault of ours, and ends as
+    `BadMessage`, for it may cost us that peer, but not this node, whoever finds it."""
+    try:
+        yield
+    except (SpesError, OSError):
+        raise
+    except Exception as error:
+        logger.exception("what a peer said met a fault of ours peer=%s", peer_id[-8:])
+        raise BadMessage(f"{peer_id} said what met a fault of ours: {type(error).__name__}") from None
 
 
 def _ours(peer_id: PeerId, error: grpc.aio.AioRpcError) -> PeerError | BlobMissing:

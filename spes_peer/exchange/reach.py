@@ -18,6 +18,7 @@ from spes_peer.errors import BadConfiguration, SpesError
 from spes_peer.exchange.addresses import Endpoint, parse_endpoint
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.dial_back import ask_dial_back
+from spes_peer.exchange.link import blaming
 from spes_peer.identity import PeerId
 from spes_peer.ports import Ports, is_on_the_internet
 
@@ -240,7 +241,8 @@ class Reach:
             link = await connections.to(peer)
             if link.transport != "grpc":  # it sees its own libp2p node call, and not us
                 return None
-            found = await ask_dial_back(link, name, to_grpc, to_others, self.certificate)
+            with blaming(peer):
+                found = await ask_dial_back(link, name, to_grpc, to_others, self.certificate)
         except SpesError as error:
             logger.debug("not dialled back witness=%s reason=%s", name, error)
             return None

@@ -26,7 +26,7 @@ from spes_peer.exchange.limits import (
     SOURCES_PER_BLOB,
     Busy,
 )
-from spes_peer.exchange.link import Link, Stalled
+from spes_peer.exchange.link import Link, Stalled, blaming
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.sources import Patience, Request, Source, Wanted, num_at_once, request_size
 from spes_peer.exchange.uploads import MAX_PEERS_PER_BLOB
@@ -189,12 +189,8 @@ class Transfer:
         try:
             async with self._means.turns[source.peer_id]:
                 link = await self._means.connections.to(source.peer_id)
-                if self._now() - source.have_at > (_CHANGING_SECONDS if source.is_changing else _SETTLED_SECONDS):
-                    await self._ask_what_it_has(link, source)
-                if pieces := self._next_for(source):
-                    await self._fetch(link, source, pieces)
-                else:
-                    source.why, source.retry_at = "has none of the missing pieces", self._now() + _ASK_AGAIN_SECONDS
+                with blaming(source.peer_id):
+                    await self._ask(link, source)
         except BadMessage as error:
             self._means.bad_sources[source.peer_id] += 1
             self._bad.add(source.peer_id)
@@ -211,6 +207,14 @@ class Transfer:
             source.is_done_with = source.num_failures >= _MAX_FAILURES and not source.has_served
         finally:
             self._means.load[source.peer_id] -= 1
+
+    async def _ask(self, link: Link, source: Source) -> None:
+        if self._now() - source.have_at > (_CHANGING_SECONDS if source.is_changing else _SETTLED_SECONDS):
+            await self._ask_what_it_has(link, source)
+        if pieces := self._next_for(source):
+            await self._fetch(link, source, pieces)
+        else:
+            source.why, source.retry_at = "has none of the missing pieces", self._now() + _ASK_AGAIN_SECONDS
 
     def _be_done_with(self, source: Source, why: PeerError) -> None:
         source.is_done_with, source.why = True, str(why)

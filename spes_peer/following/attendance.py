@@ -15,7 +15,7 @@ import grpc
 from spes_peer.errors import BadSignature, PeerError, SpesError, Unreachable
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.limits import BAD_MESSAGES, Paces, cost
-from spes_peer.exchange.link import Link
+from spes_peer.exchange.link import Link, blaming, parsed
 from spes_peer.identity import PeerId
 from spes_peer.rounds.messages import FROM_COORDINATOR
 from spes_peer.run.records import CertifiedRecord
@@ -116,7 +116,8 @@ class Attendance:
             try:
                 async for message in self._read(link, call):
                     self.attended = target
-                    self.on_message(target, message)
+                    with blaming(target):
+                        self.on_message(target, message)
             finally:
                 self._outbox = None
                 writing.cancel()
@@ -141,13 +142,14 @@ class Attendance:
                 raise Unreachable(f"the coordinator said nothing for {self._silence_seconds:g} s") from None
             if received is grpc.aio.EOF:  # type: ignore[attr-defined]
                 return
-            link.count_received(received)
             try:
-                signed = convert.from_message(Signed, received)
-                message = open_any(signed, _KINDS, self._signer.run_id)
-                if signed.peer_id != link.peer_id:
-                    raise BadSignature(f"a message of {signed.peer_id} from another peer")
-                self._replays.accept(signed)
+                with blaming(link.peer_id):
+                    link.count_received(parsed(received))
+                    signed = convert.from_message(Signed, received)
+                    message = open_any(signed, _KINDS, self._signer.run_id)
+                    if signed.peer_id != link.peer_id:
+                        raise BadSignature(f"a message of {signed.peer_id} from another peer")
+                    self._replays.accept(signed)
             except PeerError as error:
                 logger.warning("dropped a message of the coordinator reason=%s", error)
                 messages = BAD_MESSAGES

@@ -15,6 +15,7 @@ from typing import Any
 
 from spes_peer.coordinating import Coordinating
 from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
+from spes_peer.exchange.link import blaming
 from spes_peer.following.attendance import Attendance
 from spes_peer.following.records import fetch_from, fetch_records
 from spes_peer.following.voting import Voter
@@ -269,15 +270,18 @@ class Follower:
     async def _learn_from(self, peer: PeerId) -> None:
         try:
             link = await self.node.connections.to(peer)
-            answer = await link.call(link.stub.Stand, StandingRequest(), timeout_seconds=_ASK_SECONDS)
-            standing = convert.from_message(Standing, answer)
-            if self._is_worth_reading(standing):
-                self._fetch_from(peer)
-            elif self._is_ahead_in_term(standing):
-                logger.info("others follow a later coordinator term=%d", standing.term)
-                self._follow_term(Allegiance(self.head.round, standing.term, self.node.now()))
+            with blaming(peer):
+                answer = await link.call(link.stub.Stand, StandingRequest(), timeout_seconds=_ASK_SECONDS)
+                self._learn(peer, convert.from_message(Standing, answer))
         except (PeerError, BlobMissing, DiskTrouble) as error:
             logger.debug("a peer does not say where it stands peer=%s reason=%s", peer[-8:], error)
+
+    def _learn(self, peer: PeerId, standing: Standing) -> None:
+        if self._is_worth_reading(standing):
+            self._fetch_from(peer)
+        elif self._is_ahead_in_term(standing):
+            logger.info("others follow a later coordinator term=%d", standing.term)
+            self._follow_term(Allegiance(self.head.round, standing.term, self.node.now()))
 
     def _is_worth_reading(self, standing: Standing) -> bool:
         """Whether the chain there may rank above ours."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from spes_peer.errors import BadMessage, BlobMissing, PeerError, Unreachable
 from spes_peer.exchange.limits import MAX_RECORDS_PER_CALL
-from spes_peer.exchange.link import Link
+from spes_peer.exchange.link import Link, blaming
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.run.lineage import branch_of
@@ -50,6 +50,11 @@ async def fetch_from(node: Node, source: PeerId) -> None:
     """Take what continues our chain at `source`, or its whole chain behind our last certified record if that ranks
     above ours. Every record is verified as it comes. Raises `PeerError`."""
     link = await node.connections.to(source)
+    with blaming(source):
+        await _take_from(node, link)
+
+
+async def _take_from(node: Node, link: Link) -> None:
     if not await _has_our_end(node, link):
         await _take_branch(node, link)
         return
