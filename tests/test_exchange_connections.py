@@ -6,13 +6,15 @@ import dataclasses
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from exchange_nodes import Node, eventually, running
 
 from spes_peer.errors import Unreachable
-from spes_peer.exchange.connections import Connections, Way
+from spes_peer.exchange import connections as module
+from spes_peer.exchange.connections import Connections, Way, open_channel
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.link import Link
 from spes_peer.identity import Identity, PeerId, TlsIdentity
@@ -233,6 +235,29 @@ async def test_an_unreachable_peer_is_not_dialled_again_at_once_until_it_has_a_n
             await connections.to(nodes[0].peer_id)
     connections.update_entry(nodes[0].entry())
     assert (await connections.to(nodes[0].peer_id)).transport == "grpc"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_who_is_forgotten_while_it_is_dialled_is_unreachable_and_no_connection_is_left(
+    nodes: list[Node], dead_port: int, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, peer = nodes[1], nodes[0]
+    opened: list[grpc.aio.Channel] = []
+
+    def forget(_ip_address: str) -> bool:
+        connections.forget(peer.peer_id)
+        return True
+
+    async def open_and_note(*arguments: Any) -> grpc.aio.Channel:
+        opened.append(await open_channel(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(module, "open_channel", open_and_note)
+    connections = Connections(caller.signer, caller.traffic, may_dial=forget)
+    connections.update_entry(peer.entry(None if answers else [f"127.0.0.1:{dead_port}"]))
+    with pytest.raises(Unreachable, match="was forgotten" if answers else "refuses"):
+        await connections.to(peer.peer_id)
+    assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN] * answers
 
 
 async def test_an_older_entry_changes_nothing(nodes: list[Node]) -> None:

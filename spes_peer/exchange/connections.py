@@ -159,7 +159,11 @@ class Connections:
             if peer.link is not None and peer.link.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 self.drop(peer_id)  # lost, or closed because nobody called for long
             if peer.link is None:
-                self._use(peer, await self._dial_with_backoff(peer, peer.entry))
+                link = await self._dial_with_backoff(peer, peer.entry)
+                if self._peers.get(peer_id) is not peer:
+                    await link.channel.close(None)
+                    raise Unreachable(f"{peer_id} was forgotten while it was dialled")
+                self._use(peer, link)
             assert peer.link is not None
             return peer.link
 
@@ -263,7 +267,7 @@ class Connections:
             raise Unreachable(f"{peer.why} (tried again in {peer.retry_at - now():.0f} s)")
         await self._close_dead_channels()
         try:
-            link = await self._dial(entry)
+            link = await self._dial(peer, entry)
         except Unreachable as error:
             pause_seconds = min(_FIRST_BACKOFF_SECONDS * 2**peer.num_failures, MAX_BACKOFF_SECONDS)
             peer.num_failures, peer.retry_at, peer.why = peer.num_failures + 1, now() + pause_seconds, str(error)
@@ -271,7 +275,7 @@ class Connections:
         peer.num_failures = 0
         return link
 
-    async def _dial(self, entry: PeerEntry) -> Link:
+    async def _dial(self, peer: _Peer, entry: PeerEntry) -> Link:
         if entry.peer_id == self.peer_id and self._own_socket is not None:
             return await self._open(entry, "grpc", f"unix:{self._own_socket}", DIAL_SECONDS)
         failures = []
@@ -280,7 +284,7 @@ class Connections:
                 return await self._dial_directly(entry)
             except Unreachable as error:
                 failures.append(str(error))
-                self._peers[entry.peer_id].no_direct_why = str(error)
+                peer.no_direct_why = str(error)
         if entry.libp2p_addresses and self._open_tunnel is not None:
             try:
                 return await self._dial_tunnel(entry)
