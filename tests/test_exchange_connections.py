@@ -19,7 +19,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.link import Link
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.ports import is_on_the_internet
-from spes_peer.wire.peer_pb2 import HaveRequest
+from spes_peer.wire.peer_pb2 import FetchRequest, HaveRequest, RecordsRequest
 
 HAVE = HaveRequest(name="0" * 64)
 
@@ -335,6 +335,18 @@ async def test_closing_ends_calls_with_an_error_and_not_with_a_cancellation(node
     await nodes[1].connections.close()
     with pytest.raises(Unreachable, match="was closed"):
         await reading
+
+
+async def test_who_calls_on_a_link_that_was_closed_gets_an_error_of_ours(nodes: list[Node]) -> None:
+    link = await nodes[1].connections.to(nodes[0].peer_id)
+    await nodes[1].connections.close()
+    for answer in (
+        link.call(link.stub.Have, HAVE, 5.0),
+        anext(link.stream(link.stub.Records, RecordsRequest(), 5.0)),
+        anext(link.fetch(FetchRequest(name="0" * 64), 5.0)),
+    ):
+        with pytest.raises(Unreachable, match="was closed"):
+            await answer
 
 
 async def test_a_peer_nobody_knows_is_unreachable(nodes: list[Node]) -> None:

@@ -105,7 +105,8 @@ class Link:
 
     async def _answers(self, method: Any, request: Message, stall_seconds: float) -> AsyncGenerator[Any, None]:
         self.count_sent(request)
-        call = method(request, metadata=self.metadata())
+        with self.our_errors():
+            call = method(request, metadata=self.metadata())
         try:
             while True:
                 with self.our_errors():
@@ -128,6 +129,8 @@ class Link:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 self._on_lost(self)
             raise _ours(self.peer_id, error) from None
+        except grpc.aio.UsageError:  # of a call that is begun on a closed channel
+            raise Unreachable(f"the connection to {self.peer_id} was closed") from None
         except asyncio.CancelledError:
             # gRPC also raises this when the channel is closed under a call; that must not look like our task's end.
             task = asyncio.current_task()
