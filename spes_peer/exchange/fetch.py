@@ -14,6 +14,9 @@ from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.transfer import Means, Transfer
 from spes_peer.identity import PeerId
 
+_FORGIVEN_SECONDS = 300.0
+"""After which a source of bad bytes is asked again for the blob, if nobody else has brought it."""
+
 Wanted = tuple[str, int, Sequence[PeerId]]
 """Name, announced size in bytes, peers that may have it."""
 
@@ -134,3 +137,7 @@ class Fetcher:
         finally:
             if self._running.get(name) is running:
                 del self._running[name]
+            if self._bad.get(name):  # a disk may have been mended meanwhile, and it may be the only one that has it
+                asyncio.get_running_loop().call_later(_FORGIVEN_SECONDS, self._bad.pop, name, None)
+            else:
+                self._bad.pop(name, None)
