@@ -186,9 +186,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("stubborn", ["", "1"])
-def test_no_child_outlives_its_parent_for_long(
-    tmp_path: Path, signal_number: signal.Signals, stubborn: str
-) -> None:
+def test_no_child_outlives_its_parent_for_long(tmp_path: Path, signal_number: signal.Signals, stubborn: str) -> None:
     if stubborn and sys.platform != "linux":
         pytest.skip("only Linux has PR_SET_PDEATHSIG")
     command = [sys.executable, "-c", PARENT, str(tmp_path / "echo.log")]
