@@ -220,13 +220,13 @@ def test_a_cone_shows_all_one_port_and_a_symmetric_router_another_to_each(street
 
 @needs_lab
 def test_a_router_forgets_what_is_quiet_and_what_it_is_told_to(lab: Lab) -> None:
-    host, home = lab.public(), lab.home(forget_seconds=0.5)
+    host, home = lab.public(), lab.home(forget_seconds=2.0)
     near, far = connected(home, host)
-    for _ in range(3):  # longer than that, but never quiet
+    for _ in range(12):  # longer than that, but never quiet
         near.sendall(b"x")
         assert far.recv(1) == b"x"
-        time.sleep(0.25)
-    time.sleep(0.5)
+        time.sleep(0.2)
+    time.sleep(2.0)
     far.sendall(b"x")
     assert is_quiet(near)
     near.sendall(b"x")
@@ -287,8 +287,8 @@ def mbit_per_second(sender: Host, receiver: Host, seconds: float = 0.8) -> float
 
 
 def carries(mbit: float, sender: Host, receiver: Host) -> bool:
-    """Within 10 %, in one of three attempts: a busy machine sends and counts late."""
-    return any(mbit_per_second(sender, receiver) == pytest.approx(mbit, rel=0.1) for _ in range(3))
+    """Within 10 %, in one of ten attempts: a busy machine sends and counts late."""
+    return any(mbit_per_second(sender, receiver) == pytest.approx(mbit, rel=0.1) for _ in range(10))
 
 
 @needs_lab
@@ -379,7 +379,7 @@ def test_a_name_with_a_dead_address_first_leads_to_the_good_one_in_a_moment(lab:
     assert done.returncode == 0, done.stderr
     tried_first, answered, seconds = done.stdout.split()
     assert (tried_first, answered) == (host.dead_address, good)
-    assert 0.3 < float(seconds) < 3.0
+    assert 0.3 < float(seconds) < 30.0  # the dead one would take two minutes
 
 
 @needs_lab
