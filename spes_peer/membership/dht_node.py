@@ -18,8 +18,9 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import Message
 from hivemind.dht import DHTNode
@@ -208,6 +209,9 @@ class Node:
             auto_nat=not is_local,
             idle_timeout=_P2PD_IDLE_SECONDS,
         )
+        await self._unless_p2pd_ends(self._open(is_local))
+
+    async def _open(self, is_local: bool) -> None:
         addresses = await self._visible_addresses(is_local)
         self._node = await DHTNode.create(
             p2p=self._p2p,
@@ -321,6 +325,17 @@ class Node:
         """Raises `ChildFailed` when it does: hivemind itself would go on without an error."""
         code = await self._p2p._child.wait()
         raise ChildFailed(f"p2pd ended with code {code}")
+
+    async def _unless_p2pd_ends(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, which would wait for a dead p2pd for as long as its time-outs take."""
+        working, ending = asyncio.create_task(work), asyncio.create_task(self.until_p2pd_ends())
+        try:
+            done, _ = await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+            (working if working in done else ending).result()
+        finally:
+            working.cancel()
+            ending.cancel()
+            await asyncio.gather(working, ending, return_exceptions=True)
 
     async def close(self) -> None:
         p2p = getattr(self, "_p2p", None)
