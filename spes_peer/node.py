@@ -28,7 +28,7 @@ from spes_peer.exchange.moving import AddressWatch
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.port_mapping import keep_ports_mapped
 from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
-from spes_peer.exchange.relays import RelayChoice, RelayLimits
+from spes_peer.exchange.relays import MAX_RELAYS, RelayChoice, RelayLimits
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
@@ -270,6 +270,8 @@ class Node:
     async def running(self, known: Iterable[PeerEntry]) -> AsyncIterator[None]:
         """Serve, listen and keep the DHT entry until the block ends; `known` are nodes to join through."""
         known = list(known)
+        # who has introduced us, until a record says whom to ask
+        first = [one for one in known if self.chain.head is None or self.names(one.peer_id)][:1]
         for entry in known:
             self.take_entry(entry)
         remove_litter(self.folder.path)
@@ -293,14 +295,14 @@ class Node:
             stack.push_async_callback(_close_at_once, closings)
             try:
                 async with asyncio.TaskGroup() as starting:
-                    starting.create_task(self._first_look(known[:1]))  # who has introduced us, if anybody has
+                    starting.create_task(self._first_look(first))
                     libp2p = starting.create_task(self._start_libp2p(known, closings))
                     directory = starting.create_task(self._start_directory(known, closings))
             except* SpesError as failures:
                 raise first_in(failures) from None
             self.libp2p, self.directory = libp2p.result(), directory.result()
             if self.reach.is_confirmed:  # now the other two listen
-                await self._look(known[:1], SERVICES)
+                await self._look(first, SERVICES)
             yield
 
     async def _first_look(self, known: Sequence[PeerEntry]) -> None:
@@ -314,9 +316,10 @@ class Node:
                 await self.reach.measure(self.connections, {one.peer_id: one.name for one in known}, services)
 
     def _witnesses(self) -> dict[PeerId, str]:
-        """Who can be asked to dial back: whoever is dialled directly and is there."""
-        present = [one for one in self.entries.values() if one.grpc_addresses and self._is_present(one)]
-        return {one.peer_id: one.name for one in present}
+        """Who can be asked to dial back: whoever the newest record names, is dialled directly, and is there. Anybody
+        can have an entry, and lie."""
+        named = [one for one in self.entries.values() if one.grpc_addresses and self.names(one.peer_id)]
+        return {one.peer_id: one.name for one in named if self._is_present(one)}
 
     def _is_present(self, entry: PeerEntry) -> bool:
         is_listed = self.unlisted_seconds(entry.peer_id) <= self.manifest.timing.dht_ttl_seconds
@@ -359,12 +362,13 @@ class Node:
         return directory
 
     async def use_relays(self) -> None:
-        """Keep places at relays of the run while nobody gets through otherwise, and give them up when somebody does."""
+        """Keep places at relays of the run until all who try get through otherwise."""
         if self.libp2p is None:
             return
         present = [one for one in self.entries.values() if self._is_present(one)]
         if self.reach.needs_relay:
-            relays = self._relay_choice.choose(present, self.libp2p.standing_relays)
+            most = 1 if self.reach.is_confirmed else MAX_RELAYS  # one in case that those who got through lie
+            relays = self._relay_choice.choose(present, self.libp2p.standing_relays, most)
             await self.libp2p.use_relays(relays, self.reach.seen_at)
         else:
             await self.libp2p.use_relays(())

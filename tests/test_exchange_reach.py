@@ -122,6 +122,19 @@ def test_a_node_that_nobody_gets_through_to_needs_a_relay_and_one_that_is_dialle
     assert len(changes) == 2
 
 
+@pytest.mark.parametrize("num_liars", [1, 2])
+def test_no_number_of_witnesses_takes_the_relay_from_a_node_to_which_one_did_not_get_through(num_liars: int) -> None:
+    liars = num_liars * [verdict(PUBLIC)]
+    reach = take(made(is_public=True), verdict(PUBLIC, "grpc"), *liars)
+    assert reach.is_confirmed
+    assert reach.needs_relay
+    assert not take(reach, verdict(PUBLIC), *liars).needs_relay
+
+
+def test_witnesses_that_see_a_node_at_different_addresses_and_get_through_to_each_agree() -> None:
+    assert not take(made(is_public=True), verdict(PUBLIC), verdict("2a01:4f8::7")).needs_relay
+
+
 def test_who_takes_no_connections_announces_nothing_and_is_relayed() -> None:
     reach = made(has_inbound=False)
     assert all(reach.endpoints(service) == () for service in SERVICES)
@@ -257,6 +270,21 @@ async def test_who_is_seen_where_it_was_is_not_measured_again_until_it_is_time_o
         assert not measured
         reach.measure_soon()
         await eventually(lambda: bool(measured))
+    finally:
+        keeping.cancel()
+
+
+async def test_one_that_few_have_looked_at_is_looked_at_again_soon(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GLANCE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_FIRST_RETRY_SECONDS", 0.01)
+    reach, known = reach_of(nodes[2]), {nodes[0].peer_id: "alder"}
+    assert await reach.measure(nodes[2].connections, known)
+    known[nodes[1].peer_id] = "birch"
+    keeping = asyncio.create_task(reach.keep(nodes[2].connections, lambda: known))
+    try:
+        await eventually(lambda: reach.findings is not None and reach.findings.num_witnesses == 2)
     finally:
         keeping.cancel()
 

@@ -53,6 +53,12 @@ def test_several_are_kept_and_the_organizers_is_the_first() -> None:
     assert chosen[0] == 0
 
 
+def test_one_is_kept_where_no_more_are_wanted() -> None:
+    choice = RelayChoice(OWN)
+    assert len(choice.choose([*VOLUNTEERS, BOOTSTRAP], ())) == MAX_RELAYS
+    assert numbers(choice.choose([*VOLUNTEERS, BOOTSTRAP], (), 1)) == [0]
+
+
 def test_the_choice_stands_and_different_peers_choose_differently() -> None:
     choices = {tuple(numbers(RelayChoice(peer).choose(VOLUNTEERS, ()))) for peer in PEERS[6:]}
     assert len(choices) > 1

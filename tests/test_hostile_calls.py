@@ -624,6 +624,18 @@ async def test_records_with_a_forged_or_stale_certificate_are_refused_and_the_ot
     assert scene.honest.head_round == ROUND + 1
 
 
+async def test_a_stranger_is_not_asked_where_a_node_is_reached(
+    tmp_path: Path, manifest: Manifest, organizer: Identity
+) -> None:
+    async with run_nodes(tmp_path, manifest, organizer, 4) as run:
+        bootstrap, asker, member, stranger = run.nodes
+        assert asker._witnesses().keys() == {bootstrap.peer_id}  # nobody else is named by record 0
+        record = run.opened(asker.chain.record(0).sealed, (1, 2), asker.layout)
+        asker.take_record(run.signed(record, (0, 1, 2)))
+        assert stranger.peer_id in asker.entries
+        assert asker._witnesses().keys() == {bootstrap.peer_id, member.peer_id}
+
+
 async def test_a_source_that_sends_records_without_end_is_left(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     head = scene.honest.chain.record(ROUND)
     monkeypatch.setattr(scene.target, "records_from", lambda _first: [head] * 5000)

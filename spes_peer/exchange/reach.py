@@ -1,8 +1,9 @@
 """How others reach this node: which doors lead to it is measured by dialling back, and announced when it is found so.
 
 The rule: what the owner gives is announced as given, and said to be wrong where nobody gets through; anything else is
-announced when half of those that tried got through, or more. A private address, or port 0, is never announced to a
-run on the internet. `settle` decides, and `Reach` asks, again and again: addresses change.
+announced when half of those that tried got through, or more; and only where all of them did, no relay is needed: one
+that lies must not take that away. A private address, or port 0, is never announced to a run on the internet. `settle`
+decides, and `Reach` asks, again and again: addresses change.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ WITNESSES = 3
 FIRST_LOOK_SECONDS = 6.0
 GLANCE_SECONDS = 25.0  # where we are seen from is asked so often, of one node
 RENEW_SECONDS = 600.0  # everything is measured anew
-_FIRST_RETRY_SECONDS = 30.0  # after nobody got through, twice as long each time
+_FIRST_RETRY_SECONDS = 30.0  # after nobody got through, or few were asked; twice as long each time
 _LOOK_SECONDS = 2.0  # until somebody is asked again, while nobody has answered; twice as long each time
 _MAX_GIVEN = 2  # each has three addresses, and eight may be asked for
 
@@ -94,6 +95,9 @@ class Findings:
     why: str
     """Of gRPC, in words."""
     observed: frozenset[str]
+    num_witnesses: int = 1
+    is_agreed: bool = True
+    """Whether each of them got through to gRPC somewhere."""
 
 
 def settle(verdicts: Sequence[Verdict], is_public: bool) -> Findings:
@@ -101,13 +105,15 @@ def settle(verdicts: Sequence[Verdict], is_public: bool) -> Findings:
     on the internet private ones do not count."""
     votes: Counter[tuple[Service, Endpoint]] = Counter()
     reasons: list[str] = []
-    for verdict in verdicts:
+    through: set[int] = set()
+    for index, verdict in enumerate(verdicts):
         for (door, service), failure in verdict.failures.items():
             endpoint = Endpoint(door.host or verdict.observed, door.port(service))
             if is_public and not door.host and not is_on_the_internet(verdict.observed):
                 failure = failure or f"{verdict.witness} sees this machine at {verdict.observed}, a private address"
             votes[service, endpoint] += not failure
             if service == "grpc":
+                through |= set() if failure else {index}
                 reasons.append(
                     f"{endpoint} answered when {verdict.witness} dialled it back"
                     if not failure
@@ -120,7 +126,8 @@ def settle(verdicts: Sequence[Verdict], is_public: bool) -> Findings:
     }
     good = [reason for reason in reasons if " answered when " in reason]
     why = (good if found["grpc"] else [one for one in reasons if one not in good] or reasons)[:1]
-    return Findings(found, "".join(why), frozenset(verdict.observed for verdict in verdicts if verdict.observed))
+    observed = frozenset(verdict.observed for verdict in verdicts if verdict.observed)
+    return Findings(found, "".join(why), observed, len(verdicts), len(through) == len(verdicts))
 
 
 @dataclass
@@ -167,8 +174,8 @@ class Reach:
 
     @property
     def needs_relay(self) -> bool:
-        """Whether others get here through a relay alone, as far as is known."""
-        if self.needs_no_relay or self.is_confirmed:
+        """Whether others may get here through a relay alone, as far as is known."""
+        if self.needs_no_relay or (self.is_confirmed and self.findings is not None and self.findings.is_agreed):
             return False
         return not self.has_inbound or self.findings is not None or not self.endpoints("grpc")
 
@@ -263,8 +270,8 @@ class Reach:
             self.on_change()
 
     async def keep(self, connections: Connections, witnesses: Callable[[], Mapping[PeerId, str]]) -> None:
-        """Measure again now and then, when nobody got through, and as soon as this machine is seen elsewhere; for
-        ever."""
+        """Measure again now and then, sooner when nobody got through or few could be asked, and as soon as this machine
+        is seen elsewhere; for ever."""
         if not self.has_inbound:
             return
         loop = asyncio.get_running_loop()
@@ -274,16 +281,22 @@ class Reach:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GLANCE_SECONDS if self.findings is not None else look_seconds):
                     await self._soon.wait()
-            due_seconds = RENEW_SECONDS if self.is_confirmed else retry_seconds
+            due_seconds = RENEW_SECONDS if self._is_sure(len(witnesses())) else retry_seconds
             is_due = self._soon.is_set() or self.findings is None or loop.time() - measured_at >= due_seconds
             self._soon.clear()
             if not is_due and not await self._has_moved(connections, witnesses()):
                 continue
             if await self.measure(connections, witnesses()):
                 measured_at = loop.time()
-                retry_seconds = _FIRST_RETRY_SECONDS if self.is_confirmed else min(2 * retry_seconds, RENEW_SECONDS)
+                is_sure = self._is_sure(len(witnesses()))
+                retry_seconds = _FIRST_RETRY_SECONDS if is_sure else min(2 * retry_seconds, RENEW_SECONDS)
             else:
                 look_seconds = min(2 * look_seconds, GLANCE_SECONDS)
+
+    def _is_sure(self, num_known: int) -> bool:
+        """Whether somebody got through, and as many were asked as could be."""
+        is_asked = self.findings is not None and self.findings.num_witnesses >= min(WITNESSES, num_known)
+        return self.is_confirmed and is_asked
 
     async def _has_moved(self, connections: Connections, witnesses: Mapping[PeerId, str]) -> bool:
         """Whether one of the others sees this machine where it was not seen before."""

@@ -68,7 +68,7 @@ class RelayChoice:
         self._failed_at: dict[PeerId, float] = {}
         self._chosen: tuple[str, ...] = ()
 
-    def choose(self, entries: Iterable[PeerEntry], standing: Sequence[str]) -> tuple[str, ...]:
+    def choose(self, entries: Iterable[PeerEntry], standing: Sequence[str], most: int = MAX_RELAYS) -> tuple[str, ...]:
         """Addresses to keep places at, given who is there and at which addresses there is a place now. As before while
         nobody is known who relays."""
         entries = tuple(entries)
@@ -77,7 +77,7 @@ class RelayChoice:
         self._note_failures(offers, set(standing))
         ranked = sorted(offers, key=lambda relay: (relay in self._failed_at, self._rank(relay)))
         first = next((relay for relay in ranked if relay in bootstraps and relay not in self._failed_at), None)
-        order = sorted(ranked, key=lambda relay: relay != first)[:MAX_RELAYS]
+        order = sorted(ranked, key=lambda relay: relay != first)[:most]
         self._asked_at = {relay: self._asked_at.get(relay, self._now()) for relay in order}
         if order:
             self._chosen = tuple(address for relay in order for address in offers[relay])
