@@ -260,6 +260,25 @@ async def test_who_is_forgotten_while_it_is_dialled_is_unreachable_and_no_connec
     assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN] * answers
 
 
+async def test_the_names_of_a_peer_are_looked_up_at_the_same_time(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[str] = []
+    are_all = asyncio.Event()
+
+    async def look_up(host: str, _port: int) -> list[str]:
+        under_way.append(host)
+        if len(under_way) == 4:
+            are_all.set()
+        await are_all.wait()
+        return ["127.0.0.1"] if host == "a.name" else []
+
+    monkeypatch.setattr(module, "look_up", look_up)
+    names = [f"{letter}.name:{port_of(nodes[0])}" for letter in "abcd"]
+    nodes[1].connections.update_entry(nodes[0].entry(names))
+    assert (await nodes[1].connections.to(nodes[0].peer_id)).transport == "grpc"
+
+
 async def test_an_older_entry_changes_nothing(nodes: list[Node]) -> None:
     connections, peer_id = nodes[1].connections, nodes[0].peer_id
     link = await connections.to(peer_id)

@@ -294,18 +294,11 @@ class Connections:
 
     async def _dial_directly(self, entry: PeerEntry) -> Link:
         """By gRPC, at whichever of its addresses answers first."""
-        targets: list[str] = []
-        failures: list[str] = []
-        for text in entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]:
-            try:
-                found = await _resolved(parse_endpoint(text))
-            except (BadConfiguration, Unreachable) as error:
-                failures.append(str(error))
-                continue
-            fair = [endpoint for endpoint in found if self._may_dial(endpoint.host)]
-            targets += [endpoint.target for endpoint in fair]
-            if not fair:
-                failures.append(f"{text} is a private address, which nobody of a run on the internet has")
+        looked_up = await asyncio.gather(
+            *map(self._targets_at, entry.grpc_addresses[:MAX_DIALLED_ADDRESSES]), return_exceptions=True
+        )
+        targets = [target for found in looked_up if not isinstance(found, BaseException) for target in found]
+        failures = [str(error) for error in looked_up if isinstance(error, BaseException)]
 
         def attempt(target: str) -> Callable[[], Awaitable[Link]]:
             return lambda: self._open(entry, "grpc", target, DIAL_SECONDS)
@@ -316,6 +309,14 @@ class Connections:
             )
         except NoneAnswers as error:
             raise Unreachable("; ".join([*failures, *map(str, error.failures)])) from None
+
+    async def _targets_at(self, address: str) -> list[str]:
+        """As gRPC dials what an entry names."""
+        found = await _resolved(parse_endpoint(address))
+        fair = [endpoint.target for endpoint in found if self._may_dial(endpoint.host)]
+        if not fair:
+            raise Unreachable(f"{address} is a private address, which nobody of a run on the internet has")
+        return fair
 
     async def _dial_at_home(self, entry: PeerEntry, tunnel: Link) -> Link | None:
         """Where a peer says through a tunnel to be in our own home; None if it does not, or nobody answers there."""
