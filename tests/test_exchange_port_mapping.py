@@ -135,16 +135,17 @@ async def test_a_mapped_door_is_asked_for_before_the_ports_that_are_listened_on(
     assert Endpoint("192.168.1.7", 4510) not in node.endpoints("grpc")
 
 
-IMPATIENT = """
+PROGRAM = """
 import sys
 from spes_peer.exchange import nat_pmp, router_request
-nat_pmp._TRIES = 1
-router_request.main(sys.argv[1:])
+nat_pmp._TRIES = int(sys.argv[1])
+router_request.main(sys.argv[2:])
 """
+PATIENT_TRIES = 6  # wait 16 s in all, where an answer comes
 
 
-def in_home(lab_home: Any, *arguments: str, program: Sequence[str] = ("-c", IMPATIENT)) -> str:
-    return str(lab_home.run([sys.executable, *program, *arguments], 30).stdout)
+def in_home(lab_home: Any, *arguments: str, tries: int = 1) -> str:
+    return str(lab_home.run([sys.executable, "-c", PROGRAM, str(tries), *arguments], 60).stdout)
 
 
 @needs_lab
@@ -170,7 +171,6 @@ def test_a_real_router_opens_ports_others_where_one_is_taken_and_closes_them(lab
 def test_a_router_without_upnp_opens_ports_with_nat_pmp_others_where_one_is_taken_and_closes_them(lab: Lab) -> None:
     home, outside = lab.home(), lab.public()
     home.offer_nat_pmp()
-    patient = ("-m", "spes_peer.exchange.router_request")
 
     def gets_through(inside: int, port: int, seconds: float = 20.0) -> bool:
         with home.socket() as listening, outside.socket() as calling:
@@ -181,13 +181,13 @@ def test_a_router_without_upnp_opens_ports_with_nat_pmp_others_where_one_is_take
             return calling.connect_ex((home.public_address, port)) == 0
 
     for _ in range(2):  # a renewal changes nothing
-        answer = json.loads(in_home(home, "map", home.address, "1200", *DOORS, program=patient))
+        answer = json.loads(in_home(home, "map", home.address, "1200", *DOORS, tries=PATIENT_TRIES))
         ports = [4510, 34_511, 4512]
         assert answer == opened(*ports, by="NAT-PMP", lease_seconds=900, external=home.public_address)
     assert gets_through(4510, 4510)
     assert gets_through(4511, 34_511)
     doors = (DOORS[0], "4511:34511", DOORS[2])
-    assert in_home(home, "unmap", "NAT-PMP", home.address, *doors, program=patient) == "{}\n"
+    assert in_home(home, "unmap", "NAT-PMP", home.address, *doors, tries=PATIENT_TRIES) == "{}\n"
     assert not gets_through(4510, 4510, 0.5)  # who is not let in gets no answer
 
 
@@ -249,6 +249,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch, answer: Callable[[bytes], bytes]) -
 
 
 def test_a_gateway_is_believed_when_its_answers_fit_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nat_pmp, "_TRIES", PATIENT_TRIES)
     with gateway(monkeypatch, honest) as questions:
         opened = nat_pmp.map_ports("", 1200, [(4510, 30_000), (4511, 4511)])
         nat_pmp.unmap_ports("", [(4510, 30_000)])
@@ -275,7 +276,7 @@ HOSTILE_TO_MAPPING: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.mark.parametrize("words", [*HOSTILE, *HOSTILE_TO_MAPPING])
 def test_a_gateway_that_answers_nonsense_opens_nothing(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.setattr(nat_pmp, "_TRIES", 1)
+    monkeypatch.setattr(nat_pmp, "_TRIES", 1 if words == "nothing at all" else PATIENT_TRIES)
     hostile, reason = {**HOSTILE, **HOSTILE_TO_MAPPING}[words]
     answer = hostile if words in HOSTILE else lambda question: hostile(question) if question[1] else honest(question)
     with gateway(monkeypatch, answer) as questions, pytest.raises(LookupError, match=reason):
