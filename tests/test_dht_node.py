@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUN_ID = bytes(range(32))
 MOST_ENTRIES = 1024  # of membership.dht_node, which no process imports that has libp2p's part
-TIMING = Timing(dht_beat_seconds=3, dht_ttl_seconds=30)
+TIMING = Timing(dht_beat_seconds=3, dht_ttl_seconds=300)  # nothing expires here, though a machine be slow
 
 # A hivemind node that checks nothing and stores what it likes into the run's dictionary, here and elsewhere.
 ATTACKER = """
@@ -46,22 +46,22 @@ async def main(bootstrap, run_id, victim):
     mine_key = mine.key.public_key().public_bytes_raw()
     far = now + 50 * 365 * 86400
     def signed(at): return value + sign_entry(mine, "claims", run_id, value, at)
-    honest_value = value + sign_entry(honest, "claims", run_id, value, now + 25)
+    honest_value = value + sign_entry(honest, "claims", run_id, value, now + 250)
     accepted = [
-        await node.store(key, honest_value, now + 25, subkey=honest.key.public_key().public_bytes_raw()),
-        await node.store(key, signed(now + 25), now + 25, subkey=victim, exclude_self=True),
-        await node.store(key, value, now + 25, subkey=mine_key, exclude_self=True),
+        await node.store(key, honest_value, now + 250, subkey=honest.key.public_key().public_bytes_raw()),
+        await node.store(key, signed(now + 250), now + 250, subkey=victim, exclude_self=True),
+        await node.store(key, value, now + 250, subkey=mine_key, exclude_self=True),
         await node.store(key, signed(now + 2000), now + 2000, subkey=mine_key, exclude_self=True),
         await node.store(key, signed(far), far, subkey=mine_key, exclude_self=True),
-        await node.store(key, signed(now + 25), now + 25, subkey=bytes(1 << 20), exclude_self=True),
-        await node.store(key, signed(now + 25), now + 25, subkey="me", exclude_self=True),
-        await node.store(key, signed(now + 25), now + 25, exclude_self=True),
-        await node.store("a key of its own", signed(now + 25), now + 25, subkey=mine_key, exclude_self=True),
+        await node.store(key, signed(now + 250), now + 250, subkey=bytes(1 << 20), exclude_self=True),
+        await node.store(key, signed(now + 250), now + 250, subkey="me", exclude_self=True),
+        await node.store(key, signed(now + 250), now + 250, exclude_self=True),
+        await node.store("a key of its own", signed(now + 250), now + 250, subkey=mine_key, exclude_self=True),
     ]
     from hivemind.dht.routing import DHTID
     for subkey in (victim, mine_key):
         packed = node.protocol.serializer.dumps(value)
-        node.protocol.storage.store_subkey(DHTID.generate(source=key), subkey, packed, now + 25)
+        node.protocol.storage.store_subkey(DHTID.generate(source=key), subkey, packed, now + 250)
     print(honest.peer_id, *accepted, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await node.shutdown()
@@ -80,7 +80,7 @@ from spes_peer.wire import convert
 
 async def main(bootstrap, run_id, number):
     node = await DHTNode.create(initial_peers=[bootstrap])
-    key, value, at = dictionary_key(run_id.hex(), "claims"), convert.encode(Claim((7,), 1.0)), time.time() + 25
+    key, value, at = dictionary_key(run_id.hex(), "claims"), convert.encode(Claim((7,), 1.0)), time.time() + 250
     keys = [Identity.generate() for _ in range(number)]
     taken = 0
     for start in range(0, number, 100):
@@ -177,7 +177,7 @@ async def peers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[
     yield [first, *others]
     started = processes_of(psutil.Process())
     await asyncio.gather(*(peer.directory.close() for peer in (first, *others)))
-    await until(lambda: _true(all(map(gone, started))), 2, "every process has ended")
+    await until(lambda: _true(all(map(gone, started))), 30, "every process has ended")
     assert list(folder.rglob("*.sock")) == []
 
 
@@ -191,7 +191,7 @@ async def test_entries_of_all_peers_are_visible_from_all(peers: list[Peer]) -> N
         reads = [await peer.directory.read_entries() for peer in peers]
         return all({entry.name for entry in read.values()} == {"peer 0", "peer 1", "peer 2"} for read in reads)
 
-    await until(seen_by_all, 6, "three entries everywhere")
+    await until(seen_by_all, 60, "three entries everywhere")
     claims = await peers[0].directory.read_claims()
     assert claims[peers[2].identity.peer_id] == Claim((2,), 5.0)
     assert (await peers[1].directory.read_heads())[peers[0].identity.peer_id] == Head(0, b"h" * 32)
@@ -249,7 +249,7 @@ async def test_a_peer_learns_from_the_others_entries_that_its_clock_is_wrong(
     assert directory.clock.offset() == (0.0, 1)  # written before the first look
     entries[0] = dataclasses.replace(entries[0], written_at=time.time() - 3600)
     await directory.read_entries()
-    assert directory.clock.offset()[0] == pytest.approx(3600 - 5, abs=1)
+    assert directory.clock.offset()[0] == pytest.approx(3600 - 5, abs=10)
     assert "ahead of the others'" in directory.clock.trouble
 
 
@@ -260,7 +260,7 @@ async def test_peers_whose_clock_is_an_hour_off_see_each_other_by_the_time_of_th
     first = await Peer.start(tmp_path / "0")
     second = await Peer.start(tmp_path / "1", first.directory.addresses)
     try:
-        await until(lambda: _true(second.directory.num_neighbours == 1), 10, "they have met")
+        await until(lambda: _true(second.directory.num_neighbours == 1), 60, "they have met")
         for peer in (first, second):
             peer.directory.clock.tell(time.time() - ahead_seconds)
             await peer.directory._tell_time()
@@ -292,7 +292,7 @@ async def test_a_forged_entry_never_appears(peers: list[Peer]) -> None:
     )
     try:
         assert attacker.stdout is not None
-        accepted = await asyncio.wait_for(attacker.stdout.readline(), 30)
+        accepted = await asyncio.wait_for(attacker.stdout.readline(), 60)
         outsider, *answers = accepted.decode().split()
         assert answers == ["True"] + ["False"] * 8
         for peer in peers:
@@ -302,7 +302,7 @@ async def test_a_forged_entry_never_appears(peers: list[Peer]) -> None:
     finally:
         assert attacker.stdin is not None
         attacker.stdin.close()
-        await asyncio.wait_for(attacker.wait(), 10)
+        await asyncio.wait_for(attacker.wait(), 30)
 
 
 async def test_addresses_that_are_none_cost_nobody_but_who_says_them(peers: list[Peer], tmp_path: Path) -> None:
@@ -353,12 +353,12 @@ async def test_a_killed_dht_node_is_started_again_and_heals(peers: list[Peer], v
     changes: list[str] = []
     me.directory.on_change = lambda: changes.append(me.directory.health)
     os.kill(node.pid if victim == "python" else p2pd.pid, signal.SIGKILL)
-    await until(lambda: _true(gone(node) and gone(p2pd)), 3, "the DHT node and p2pd have ended")
+    await until(lambda: _true(gone(node) and gone(p2pd)), 30, "the DHT node and p2pd have ended")
 
     async def restarted() -> bool:
         return me.directory._child not in (None, child) and me.directory.num_neighbours == 2
 
-    await until(restarted, 20, "the DHT node is back with two neighbours")
+    await until(restarted, 60, "the DHT node is back with two neighbours")
     assert "the DHT node has ended and is started again" in changes
     assert me.directory.health == ""
     await me.directory.publish_claim(Claim((0,), 5.0 if victim == "p2pd" else 4.0))
@@ -375,12 +375,12 @@ async def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
         *(sys.executable, "-c", DAEMON, str(tmp_path), str(free_port())), stdout=asyncio.subprocess.PIPE
     )
     assert daemon.stdout is not None
-    assert await asyncio.wait_for(daemon.stdout.readline(), 30) == b"started\n"
+    assert await asyncio.wait_for(daemon.stdout.readline(), 60) == b"started\n"
     started = processes_of(psutil.Process(daemon.pid))
     assert {"p2pd"} < {process.name() for process in started}
     daemon.kill()
     await daemon.wait()
-    await until(lambda: _true(all(map(gone, started))), 3, "DHT node and p2pd have ended")
+    await until(lambda: _true(all(map(gone, started))), 30, "DHT node and p2pd have ended")
     assert list(socket_folder(tmp_path).glob("*.sock")) == []
 
 
@@ -388,7 +388,7 @@ async def test_a_peer_starts_and_names_the_trouble_when_no_bootstrap_answers(tmp
     address = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.generate().peer_id}"
     peer = await Peer.start(tmp_path, (address,))
     try:
-        await until(lambda: _true(bool(peer.directory.health)), 8, "the trouble is named")
+        await until(lambda: _true(bool(peer.directory.health)), 60, "the trouble is named")
         assert peer.directory.health == "none of 1 known DHT nodes answers"
         assert not await peer.directory.publish_claim(Claim((3,), 5.0))
         assert await peer.directory.read_claims() == {peer.identity.peer_id: Claim((3,), 5.0)}
@@ -436,13 +436,13 @@ async def test_a_flood_of_keys_takes_the_room_that_there_is_and_hides_nobody(tmp
         async def met() -> bool:
             return (await first.directory.read_claims()).keys() == both == (await second.directory.read_claims()).keys()
 
-        await until(met, 10, "they see each other")
+        await until(met, 60, "they see each other")
         flooder = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", FLOODER, first.directory.addresses[0], RUN_ID.hex(), str(MOST_ENTRIES + 200)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        said, _ = await asyncio.wait_for(flooder.communicate(), 60)
+        said, _ = await asyncio.wait_for(flooder.communicate(), 120)
         assert MOST_ENTRIES - len(both) <= int(said) <= MOST_ENTRIES
 
         # who was in before is heard as ever

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -65,7 +66,7 @@ async def until_replaced(host: TrainerHost, process: TrainerProcess) -> TrainerP
 def endless(swarm: Swarm) -> TrainRound:
     work = swarm.work(PEER)
     ranges = (DataRange(0, STEPS * work.sequences_per_step),)
-    return dataclasses.replace(work, num_steps=STEPS, stop_at=time.time() + 60, ranges=ranges)
+    return dataclasses.replace(work, num_steps=STEPS, stop_at=time.time() + 600, ranges=ranges)
 
 
 async def training(host: TrainerHost, swarm: Swarm) -> "asyncio.Task[object]":
@@ -74,21 +75,21 @@ async def training(host: TrainerHost, swarm: Swarm) -> "asyncio.Task[object]":
     host.on_progress = lambda _progress: progress.set()
     await host.get().load_state(0, swarm.genesis)
     task: asyncio.Task[object] = asyncio.create_task(host.get().train_round(endless(swarm)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await progress.wait()
     return task
 
 
 async def test_a_frozen_trainer_is_replaced_and_one_that_works_is_not(swarm: Swarm, tmp_path: Path) -> None:
-    async with hosted(swarm, tmp_path, stall_seconds=3.0) as host:
+    async with hosted(swarm, tmp_path, stall_seconds=8.0) as host:
         round_ = await training(host, swarm)
         first = host.get()
-        await asyncio.sleep(4.0)  # longer than it may be silent
+        await asyncio.sleep(9.0)  # longer than it may be silent
         assert host.get() is first
         os.kill(first.child.pid, signal.SIGSTOP)
         with pytest.raises(ChildFailed):
             await round_
-        assert first.why_killed == "stalled 3 s: it does not run"
+        assert re.fullmatch(r"stalled \d+ s: it does not run", first.why_killed)
         second = await until_replaced(host, first)
         assert await second.load_state(0, swarm.genesis) == swarm.trainers[PEER]._public.root()
         assert (host.service.state, host.service.why) == ("running", first.why_killed)
@@ -101,14 +102,14 @@ async def test_a_trainer_killed_again_and_again_also_while_it_starts_comes_back(
         os.kill(process.child.pid, signal.SIGKILL)
         with pytest.raises(ChildFailed):
             await round_
+        killed = {process.child.pid}
         for seconds in (0.0, 0.3, 1.0):  # into its start
-            pid = process.child.pid
-            await eventually(lambda pid=pid: any(child.pid != pid for child in trainers()), 30)
+            await eventually(lambda: any(child.pid not in killed for child in trainers()), 60)
             await asyncio.sleep(seconds)
             for child in trainers():
                 child.kill()
-                pid = child.pid
-            await eventually(lambda: not trainers(), 10)
+                killed.add(child.pid)
+            await eventually(lambda: not any(child.pid in killed for child in trainers()))
         await until_replaced(host, process)
         assert host.get().child.pid != process.child.pid
         assert "killed by somebody" in host.service.why
