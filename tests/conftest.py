@@ -15,6 +15,13 @@ settings.register_profile(
 settings.load_profile("spes-peer")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Starting processes takes a busy machine many times as long as an idle one."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture(autouse=True)
 def _no_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test did to a disk is no trouble of the next."""
