@@ -32,6 +32,7 @@ TIMING = {
     "coordinator_timeout_seconds": 1.2,
     "stall_timeout_seconds": 2.0,
 }
+STALL_SECONDS = 15.0
 SMALL = {"d_model": 16, "num_layers": 1, "num_experts": 4, "expert_hidden": 32, "sequence_length": 16}
 
 
@@ -61,6 +62,9 @@ class RunNodes:
         role = Role.BOOTSTRAP if number == 0 else Role.VOLUNTEER
         settings = NodeSettings(role, f"node {number}", "127.0.0.1", (), Ports(0, 0, 0), inbound=True)
         node = Node(folder, sign_manifest(self._manifest, self._organizer), settings)
+        # More than a manifest may have: only who never answers is silent for so long, also on a busy machine.
+        timing = node.manifest.timing.model_copy(update={"fetch_stall_seconds": STALL_SECONDS})
+        node.manifest = node.manifest.model_copy(update={"timing": timing})
         if node.chain.head is None and has_genesis:
             zero = dataclasses.replace(
                 genesis(node.layout), run_id=node.run_id, candidates=(self.identities[0].peer_id,)
