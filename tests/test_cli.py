@@ -18,7 +18,7 @@ from spes_peer.cli import main
 from spes_peer.daemon import foreground
 from spes_peer.identity import Identity
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 NOBODY = Identity.from_seed(b"n" * 32).peer_id
 
 
