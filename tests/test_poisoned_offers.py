@@ -108,7 +108,9 @@ class Mean:
     st.sampled_from([None, 0.5, 3.0]),
     st.integers(0, 1000),
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_hostile_offers_move_the_mean_by_no_more_than_the_stated_bound(
     manifest: Manifest, honest: list[tuple[float, int]], attacks: list[str], usual: float | None, seed: int
 ) -> None:
