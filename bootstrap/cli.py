@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from spes_peer.cli import (
-    EXIT_CODES,
+from spes_peer.cli import EXIT_CODES, run_command
+from spes_peer.cli.parsing import (
     Parser,
     add_announce,
     add_log_level,
@@ -17,7 +17,6 @@ from spes_peer.cli import (
     count,
     port,
     relay_limits,
-    run_command,
 )
 from spes_peer.exchange.relays import OF_BOOTSTRAP
 

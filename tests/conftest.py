@@ -1,5 +1,7 @@
 """What many tests share: values of a small run, and hypothesis set to find the same cases every time."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -20,6 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the owner of this machine likes is nothing that programs under test should read."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(autouse=True)

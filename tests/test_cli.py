@@ -196,3 +196,51 @@ def test_after_the_dashboard_it_is_said_what_became_of_the_daemon(
         daemon.wait()
     said = capsys.readouterr()
     assert expected in said.out + said.err
+
+
+# ---- settings ----
+
+
+def settings_file(folder: Path, text: str) -> tuple[str, str]:
+    path = folder / "settings.toml"
+    path.write_text(text)
+    return "--config", str(path)
+
+
+def test_a_setting_that_a_flag_would_refuse_is_refused_before_anything_is_started(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "join", "--bootstrap", "x", *settings_file(folder, 'max_uplod = "2MB"'))
+    assert "settings.toml: unknown key 'max_uplod'; did you mean max_upload?" in line
+
+
+def test_commands_look_for_the_daemon_where_the_settings_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["status", *settings_file(folder, f'data_dir = "{folder / "lent"}"\nmax_upload = "2MB"')])
+    assert ended.value.code == 1
+    assert str(folder / "lent") in capsys.readouterr().err
+
+
+def test_all_settings_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "show", *settings_file(folder, 'name = "attic"\nmax_upload = "2MB"')])
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {'name = "attic"', "max_upload = 2000000", "#relay = false"} <= set(lines)
+
+
+def test_an_editor_gets_a_file_with_every_key_and_what_it_leaves_is_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "new" / "config.toml"
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "sed -i 's/^#relay = true/relay = true/'")
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "edit", "--config", str(path)])
+    assert ended.value.code == 0
+    assert "\nrelay = true\n" in path.read_text()
+    assert f"{path} is good" in capsys.readouterr().out
+    monkeypatch.setenv("EDITOR", "sed -i 's/^relay = true/relay = 7/'")
+    assert "relay: 7 is neither true nor false" in refused(capsys, "config", "edit", "--config", str(path))
+    monkeypatch.setenv("EDITOR", "false")
+    assert "set $EDITOR to another editor" in refused(capsys, "config", "edit", "--config", str(path))

@@ -1,0 +1,112 @@
+"""What a person types. Parsing only; each command lives where its work is done and is imported when it is asked for."""
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from spes_peer import __version__
+from spes_peer.bench.command import add_bench_command
+from spes_peer.cli.local import add_chaos, add_demo
+from spes_peer.cli.organizer import add_run
+from spes_peer.cli.parsing import Parser, add_log_level
+from spes_peer.cli.volunteer import add_volunteer_commands
+from spes_peer.conversion import add_export_command, add_import_command
+from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.experiment.command import add_experiment_command
+from spes_peer.logs import PlainFormatter, RepeatFilter
+from spes_peer.training.plan_command import add_plan_command
+
+INTERRUPTED = 130
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+_LOG_TIMES = "%Y-%m-%d %H:%M:%S"
+
+EXIT_CODES = """\
+exit codes:
+  0  done, or left as asked          3  a wrong node answers
+  1  failed                          4  this version is too old for the run
+  2  wrong usage or configuration    5  not admitted to the run
+                                   130  interrupted"""
+
+_EXAMPLES = """\
+examples:
+  spes-peer demo                        try it on this machine alone
+  spes-peer join --bootstrap ADDRESS    lend this machine to a run
+  spes-peer status                      what it does, and what it waits for
+  spes-peer run create FOLDER           start a run of your own
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code; a person's error is one line on stderr."""
+    sys.exit(run_command(_parser(), arguments))
+
+
+def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Parse and run; shared by `spes-peer` and `spes-bootstrap`."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(arguments)
+    level = getattr(logging, options.log_level)
+    console = logging.StreamHandler(sys.stderr)
+    console.addFilter(RepeatFilter())
+    console.setFormatter(PlainFormatter(_LOG_FORMAT, _LOG_TIMES))
+    logging.basicConfig(level=level, handlers=[console])
+    if getattr(options, "with_parent", False):
+        from spes_peer.tied import end_with_parent
+
+        end_with_parent(signal.SIGTERM)
+    try:
+        if (settings := getattr(options, "settings", None)) is not None:
+            settings.become_defaults(options.config)
+            options = parser.parse_args(arguments)
+        options.arguments = arguments
+        return int(options.run(options) or 0)
+    except UserError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except SpesError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="spes-peer",
+        usage="spes-peer COMMAND [OPTIONS]",
+        description="Pretrain a mixture-of-experts language model together with other volunteers, peer to peer.",
+        epilog=f"{_EXAMPLES}\n{EXIT_CODES}\n\nOptions of a command: spes-peer COMMAND --help",
+    )
+    parser.add_argument("--version", action="version", version=f"spes-peer {__version__}", help="print the version")
+
+    def help_(_options: argparse.Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return BadConfiguration.exit_code
+
+    parser.set_defaults(run=help_, log_level="INFO")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="spes-peer")
+    add_demo(commands)
+    add_chaos(commands)
+    add_volunteer_commands(commands)
+    add_run(commands)
+    add_log_level(add_import_command(commands))
+    add_log_level(add_export_command(commands))
+    add_plan_command(commands)
+    add_bench_command(commands)
+    add_experiment_command(commands)
+    version = commands.add_parser("version", help="print this program's version and those of what it stands on")
+    version.set_defaults(run=_version, log_level="INFO")
+    return parser
+
+
+def _version(_options: argparse.Namespace) -> None:
+    """What a report of a fault should name."""
+    from importlib.metadata import version
+
+    parts = ", ".join(f"{name} {version(name)}" for name in ("torch", "hivemind", "libp2p", "grpcio", "textual"))
+    print(f"spes-peer {__version__}\nPython {sys.version.split()[0]}, {parts}")

@@ -1,0 +1,177 @@
+"""How commands are parsed: mistakes in one line, kinds of values, flags that several commands have."""
+
+import argparse
+import contextlib
+import math
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import platformdirs
+
+from spes_peer.config import Repeated
+from spes_peer.errors import BadConfiguration
+from spes_peer.exchange.relays import RelayLimits
+from spes_peer.training.plan_command import size
+
+
+class _Help(argparse.HelpFormatter):
+    """Folds a text of one line, and leaves one of several as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, and no abbreviations of options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BadConfiguration.exit_code, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+def add_log_level(parser: Any, default: str = "INFO") -> None:
+    parser.add_argument(
+        "--log-level",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        default=default,
+        help="how much to log (%(default)s)",
+    )
+
+
+def add_with_parent(parser: Any) -> None:
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end when the program that started this one ends (Linux)"
+    )
+
+
+def add_announce(parser: Any, otherwise: str) -> None:
+    parser.add_argument(
+        "--announce",
+        type=announced,
+        action=Repeated,
+        default=[],
+        metavar="HOST:PORT",
+        help="address that others dial, where a router or a name leads to this machine; libp2p and the DHT have the"
+        f" next two ports; may be given twice ({otherwise})",
+    )
+
+
+def announced(text: str) -> Any:
+    """HOST or HOST:PORT, as an endpoint."""
+    from spes_peer.exchange.reach import parse_announced
+
+    try:
+        return parse_announced(text)
+    except BadConfiguration as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_pace(parser: Any) -> None:
+    for direction, what in (("upload", "sent"), ("download", "taken")):
+        parser.add_argument(
+            f"--max-{direction}",
+            type=size,
+            default=0,
+            metavar="SIZE",
+            help=f"bytes of blobs that are {what} a second at most, such as 500KB (no limit)",
+        )
+
+
+def add_relay_limits(parser: Any, limits: RelayLimits) -> None:
+    most = f"{limits.bytes_per_second // 1_000_000}MB" if limits.bytes_per_second else "no limit"
+    parser.add_argument(
+        "--max-relay",
+        type=size,
+        default=limits.bytes_per_second,
+        metavar="SIZE",
+        help="bytes that are relayed for others a second at most; they count as upload and as download, and never take"
+        f" more than half of a limit on those ({most})",
+    )
+    parser.add_argument(
+        "--max-circuits",
+        type=positive,
+        default=limits.max_circuits,
+        metavar="N",
+        help="pairs of peers relayed for at once (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-circuits-per-peer",
+        type=positive,
+        default=limits.max_circuits_per_peer,
+        metavar="N",
+        help="of these, asked for by one peer (%(default)s)",
+    )
+
+
+def relay_limits(options: argparse.Namespace) -> RelayLimits:
+    return RelayLimits(options.max_circuits, options.max_circuits_per_peer, options.max_relay)
+
+
+def add_max_disk(parser: Any) -> None:
+    parser.add_argument(
+        "--max-disk",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="let the folder take at most so much of the disk, such as 20GB; what is needed now stays (no limit)",
+    )
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="where this volunteer's key and state lie (the user's data folder for spes-peer)",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to read (where `spes-peer config path` says)"
+    )
+
+
+def data_dir(options: argparse.Namespace) -> Path:
+    if options.data_dir is not None:
+        return Path(options.data_dir)
+    return Path(platformdirs.user_data_dir("spes-peer"))
+
+
+def port(text: str) -> int:
+    """A base port: the node uses it and the two above it; 0 picks free ones."""
+    return _whole_number(text, 0, 65533, "a port from 0 to 65533")
+
+
+def count(text: str) -> int:
+    """A whole number that is not negative."""
+    return _whole_number(text, 0, 2**31 - 1, "a whole number from 0 on")
+
+
+def positive(text: str) -> int:
+    return _whole_number(text, 1, 2**31 - 1, "a whole number from 1 on")
+
+
+def amount(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def _whole_number(text: str, least: int, most: int, what: str) -> int:
+    with contextlib.suppress(ValueError):
+        if least <= int(text) <= most:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def can_draw() -> bool:
+    """Whether a person looks at our output, in a terminal that can show a dashboard."""
+    import tui
+
+    return tui.can_draw(sys.stdout)

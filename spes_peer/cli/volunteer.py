@@ -1,0 +1,284 @@
+"""A volunteer's commands: lend this machine, see what it does, and end it."""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spes_peer import config
+from spes_peer.cli.parsing import (
+    add_announce,
+    add_data_dir,
+    add_log_level,
+    add_max_disk,
+    add_pace,
+    add_relay_limits,
+    add_with_parent,
+    can_draw,
+    count,
+    data_dir,
+    port,
+    relay_limits,
+    sentence,
+)
+from spes_peer.errors import BadConfiguration, UserError
+from spes_peer.exchange.relays import OF_VOLUNTEER
+from spes_peer.training.plan_command import add_memory_choices, size
+
+
+def add_volunteer_commands(commands: Any) -> None:
+    join = _add_join(commands)
+    others = [
+        _add_watch(commands),
+        _add_status(commands),
+        _add_control(commands, "pause", "take no part in further rounds until resumed", _pause),
+        _add_control(commands, "resume", "take part again", _resume),
+        _add_leave(commands),
+    ]
+    for parser in (join, *others):
+        parser.set_defaults(settings=Settings(parser, join))
+    _add_config(commands, join)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings file of `join`, of which a command uses what it has a flag for."""
+
+    parser: argparse.ArgumentParser
+    join: argparse.ArgumentParser
+
+    def become_defaults(self, path: Path | None) -> None:
+        """In place of the program's own."""
+        from_file = config.read_settings(path or config.default_path(), self.join)
+        known = config.settings_of(self.parser)
+        self.parser.set_defaults(**{key: value for key, value in from_file.items() if key in known})
+
+
+def _add_join(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        "join",
+        help="lend this machine to a run",
+        description="Join a run through one of its nodes: claim experts that nobody trains, train them, swap updates.",
+        epilog="example:\n  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n\n"
+        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
+    )
+    parser.add_argument(
+        "--bootstrap",
+        action=config.Repeated,
+        default=[],
+        metavar="ADDRESS",
+        help="a node of the run, as its organizer gives it, or any of its peers; may be given several times, or several"
+        " with commas between (those met before, in a folder that has joined a run)",
+    )
+    add_data_dir(parser)
+    add_max_disk(parser)
+    parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
+    network = parser.add_argument_group("network")
+    network.add_argument("--host", default="", help="address to listen on (all that this machine has, or gets)")
+    network.add_argument(
+        "--port", type=port, default=0, metavar="N", help="first of three ports to listen on; 0 picks free ones (0)"
+    )
+    add_announce(network, "what others find to lead here when they dial back")
+    network.add_argument(
+        "--no-inbound", action="store_true", help="take no connections from others: be reached through a relay"
+    )
+    network.add_argument(
+        "--no-port-mapping", action="store_true", help="do not ask the router to open ports for this machine"
+    )
+    network.add_argument(
+        "--relay", action="store_true", help="relay for peers that nobody can dial, where this machine can be dialled"
+    )
+    add_pace(network)
+    add_relay_limits(network, OF_VOLUNTEER)
+    device = parser.add_argument_group("device")
+    device.add_argument("--device", default="", help="cpu, cuda or cuda:N (the best there is)")
+    device.add_argument(
+        "--threads", type=count, default=0, metavar="N", help="threads of a cpu device; 0 leaves it to torch (0)"
+    )
+    device.add_argument(
+        "--max-subsets", type=count, default=0, metavar="N", help="train at most so many subsets; 0: what fits (0)"
+    )
+    device.add_argument(
+        "--memory",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="use at most so much of the device, such as 20GB (all free)",
+    )
+    add_memory_choices(device)
+    display = parser.add_argument_group("display")
+    display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
+    add_with_parent(display)
+    add_log_level(display)
+    parser.set_defaults(run=_join)
+    return parser  # type: ignore[no-any-return]
+
+
+def _join(options: argparse.Namespace) -> int:
+    for flag in ("announce", "relay"):
+        if options.no_inbound and getattr(options, flag):
+            raise BadConfiguration(f"--{flag} needs others to dial this machine, and --no-inbound forbids it; drop one")
+    from spes_peer.daemon.program import Daemon, JoinSettings
+
+    settings = JoinSettings(
+        bootstraps=tuple(one for given in options.bootstrap for one in given.split(",")),
+        data_dir=data_dir(options),
+        name=options.name,
+        host=options.host,
+        port=options.port,
+        inbound=not options.no_inbound,
+        announce=tuple(dict.fromkeys(options.announce)),
+        relay=relay_limits(options) if options.relay else None,
+        maps_ports=not options.no_port_mapping,
+        max_upload=options.max_upload,
+        max_download=options.max_download,
+        max_disk=options.max_disk,
+        device=options.device,
+        num_threads=options.threads,
+        max_subsets=options.max_subsets,
+        memory_bytes=options.memory,
+        resident=options.resident,
+        checkpointing=options.checkpointing,
+        optimizer_bits=options.optimizer_bits,
+    )
+    daemon = Daemon(settings)
+    if options.no_tui or not can_draw():
+        return asyncio.run(daemon.run())
+    from spes_peer.daemon.foreground import join_with_dashboard
+
+    return join_with_dashboard(options.arguments, settings.data_dir)
+
+
+def _add_watch(commands: Any) -> Any:
+    about = "open the dashboard of a running daemon; closing it leaves the daemon running"
+    parser = commands.add_parser("watch", help=about, description=sentence(about))
+    add_data_dir(parser)
+    add_log_level(parser, "ERROR")
+    parser.set_defaults(run=_watch)
+    return parser
+
+
+def _watch(options: argparse.Namespace) -> int:
+    import tui
+    from spes_peer.control import is_live
+
+    socket_path = data_dir(options) / "control.sock"
+    if not can_draw():
+        raise UserError("watch needs a terminal; use: spes-peer status")
+    if not is_live(socket_path):
+        raise UserError(f"no daemon runs on this state folder ({socket_path.parent}); start one with: spes-peer join")
+    reason = tui.run(socket_path)
+    if not reason.startswith("ended by"):  # a signal: nobody is there to read it
+        print(reason)
+    return 0
+
+
+def _add_control(commands: Any, name: str, help_text: str, run: Callable[[Any, Any], Coroutine[Any, Any, str]]) -> Any:
+    parser = commands.add_parser(name, help=help_text, description=sentence(help_text))
+    add_data_dir(parser)
+    add_log_level(parser, "WARNING")
+
+    def command(options: argparse.Namespace) -> None:
+        print(asyncio.run(_with_daemon(options, run)))
+
+    parser.set_defaults(run=command)
+    return parser
+
+
+async def _with_daemon(options: argparse.Namespace, run: Callable[[Any, Any], Coroutine[Any, Any, str]]) -> str:
+    from spes_peer.control import ControlClient
+
+    async with ControlClient(data_dir(options) / "control.sock") as client:
+        return await run(client, options)
+
+
+async def _pause(client: Any, _options: Any) -> str:
+    return str(await client.pause())
+
+
+async def _resume(client: Any, _options: Any) -> str:
+    return str(await client.resume())
+
+
+def _add_leave(commands: Any) -> Any:
+    parser = _add_control(commands, "leave", "finish the round, tell the others, and end the daemon", _leave)
+    parser.add_argument("--at-once", action="store_true", help="do not wait for the round to end")
+    return parser
+
+
+async def _leave(client: Any, options: Any) -> str:
+    return str(await client.leave(at_once=options.at_once))
+
+
+def _add_status(commands: Any) -> Any:
+    parser = _add_control(commands, "status", "say what the daemon does, and what it waits for", _status)
+    parser.add_argument("--json", action="store_true", help="everything, for programs")
+    return parser
+
+
+async def _status(client: Any, options: Any) -> str:
+    from spes_peer.daemon.status import in_words
+
+    status = await client.status_once()
+    return json.dumps(_plain(status), indent=2) if options.json else in_words(status)
+
+
+def _plain(value: Any) -> Any:
+    """A message as JSON has it: whole numbers stay numbers (protobuf's own JSON makes them text), nan becomes null."""
+    from google.protobuf.message import Message
+
+    if isinstance(value, Message):
+        return {field.name: _plain(getattr(value, field.name)) for field in value.DESCRIPTOR.fields}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int)) else [_plain(one) for one in value]
+
+
+def _add_config(commands: Any, join: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "config",
+        help="settings that join reads, so that they need not be typed",
+        description="Settings of join in a file: a key for each flag. Flags win over the file, the file over defaults.",
+        epilog="example:\n  spes-peer config edit\n  spes-peer config show",
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", dest="ACTION")
+    for name, about, run in (
+        ("show", "print every setting as it is now; as a comment what the file does not set", _config_show),
+        ("edit", "open the file in your editor ($VISUAL or $EDITOR), and check it afterwards", _config_edit),
+        ("path", "print where the file lies", _config_path),
+    ):
+        action = actions.add_parser(name, help=about, description=sentence(about))
+        action.add_argument(
+            "--config", type=Path, default=config.default_path(), metavar="FILE", help="another file than the user's"
+        )
+        add_log_level(action, "WARNING")
+        action.set_defaults(run=run, join=join)
+
+
+def _config_path(options: argparse.Namespace) -> None:
+    print(options.config)
+
+
+def _config_show(options: argparse.Namespace) -> None:
+    from_file = config.read_settings(options.config, options.join)
+    options.join.set_defaults(**from_file)
+    print(config.shown(vars(options.join.parse_args([])), from_file, options.config, options.join))
+
+
+def _config_edit(options: argparse.Namespace) -> None:
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    if not options.config.exists():
+        config.write_template(options.config, options.join)
+    try:
+        subprocess.run([*editor, options.config], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BadConfiguration(f"{editor[0]}: {error}; set $EDITOR to another editor") from None
+    config.read_settings(options.config, options.join)
+    print(f"{options.config} is good; a daemon reads it when it starts")
