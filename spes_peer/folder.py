@@ -13,10 +13,13 @@ from pathlib import Path
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
+from spes_peer.identity import Identity
 from spes_peer.run.manifest import SignedManifest
 
 MANIFEST_FILE = "manifest.spes"
 SNAPSHOTS_FILE = "snapshots.spes"
+INCARNATION_FILE = "incarnation"
+KEY_FILE = "identity.key"
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
 
@@ -43,7 +46,7 @@ class StateFolder:
 
     @property
     def identity_key(self) -> Path:
-        return self.path / "identity.key"
+        return self.path / KEY_FILE
 
     @property
     def control_socket(self) -> Path:
@@ -74,6 +77,17 @@ class StateFolder:
     @property
     def snapshots(self) -> Path:
         return self.path / SNAPSHOTS_FILE
+
+    def identity(self) -> Identity:
+        """This node's key, made at its first start. `BadConfiguration` where the key is gone: with a new one the node
+        would be another peer, and what lies here is the old one's."""
+        identity = Identity.load(self.identity_key)
+        if identity is None and (self.path / INCARNATION_FILE).exists():
+            raise BadConfiguration(
+                f"the key of this folder is gone ({self.identity_key}), and what lies here is its peer's; put it back"
+                " (spes-peer identity import FILE), or choose a new folder with --data-dir"
+            )
+        return identity or Identity.load_or_create(self.identity_key)
 
     def next_number(self, name: str, at_least: int = 0) -> int:
         """A number that this folder has never given under `name`, higher than all before; kept in a file."""

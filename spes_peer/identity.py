@@ -77,21 +77,31 @@ class Identity:
     @classmethod
     def load_or_create(cls, path: Path) -> "Identity":
         """Read the key at `path`; create it (0600) only where there is none. A damaged key is never overwritten."""
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        if (identity := cls.load(path)) is None:
             identity = cls.generate()
-            write_whole(path, identity.seed.hex().encode() + b"\n", mode=0o600)
-            return identity
+            identity.save(path)
+        return identity
+
+    @classmethod
+    def load(cls, path: Path) -> "Identity | None":
+        """The key at `path`, None where there is none; `BadConfiguration` if it is damaged or cannot be read."""
         try:
-            seed = bytes.fromhex(content.decode())
+            seed = bytes.fromhex(path.read_bytes().decode())
             if len(seed) != 32:
                 raise ValueError
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BadConfiguration(f"cannot read the key in {path}: {error.strerror}") from None
         except ValueError:
             raise BadConfiguration(
                 f"the key in {path} is damaged; restore it from a copy, or move it away to become a new peer"
             ) from None
         return cls.from_seed(seed)
+
+    def save(self, path: Path) -> None:
+        """Readable by its owner alone."""
+        write_whole(path, self.seed.hex().encode() + b"\n", mode=0o600)
 
     @property
     def seed(self) -> bytes:

@@ -33,8 +33,8 @@ from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.files import remove_litter
-from spes_peer.folder import StateFolder
-from spes_peer.identity import Identity, PeerId, TlsIdentity
+from spes_peer.folder import INCARNATION_FILE, StateFolder
+from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.logs import keep_bounded
 from spes_peer.membership.directory import Directory
 from spes_peer.ports import Ports, address_towards, is_on_the_internet
@@ -101,14 +101,14 @@ class Node:
         self.manifest = signed.open()
         self.layout = Layout(self.manifest)
         self.settings = settings
-        self.identity = Identity.load_or_create(folder.identity_key)
+        self.identity = folder.identity()
         self.tls = TlsIdentity.generate()
         self.clock = SwarmClock()
         self.on_time: list[Callable[[float], None]] = []
         """Called with the seconds by which `now` was set; it does not step otherwise, whatever the wall clock does."""
         self.chain = Chain(folder.path, Checks.of(self.manifest, signed.run_id))
         # by the clock, so that a key copied to another machine rises there too; by disk, where the clock has gone back
-        incarnation = folder.next_number("incarnation", at_least=time.time_ns())
+        incarnation = folder.next_number(INCARNATION_FILE, at_least=time.time_ns())
         self.signer = Signer(self.identity, signed.run_id, incarnation, lambda: self.head_hash)
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic(self.identity.peer_id)

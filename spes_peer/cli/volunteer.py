@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer import config
+from spes_peer.cli.identity import add_identity
 from spes_peer.cli.parsing import (
     add_announce,
     add_data_dir,
@@ -41,6 +42,7 @@ def add_volunteer_commands(commands: Any) -> None:
         _add_control(commands, "pause", "take no part in further rounds until resumed", _pause),
         _add_control(commands, "resume", "take part again", _resume),
         _add_leave(commands),
+        *add_identity(commands),
     ]
     for parser in (join, *others):
         parser.set_defaults(settings=Settings(parser, join))
