@@ -20,6 +20,7 @@ MANIFEST_FILE = "manifest.spes"
 SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
+DAEMON_LOG = "daemon.log"
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
 
@@ -59,6 +60,10 @@ class StateFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def daemon_log(self) -> Path:
+        return self.logs / DAEMON_LOG
 
     @property
     def ballots(self) -> Path:

@@ -7,11 +7,12 @@ appending. `bound` keeps such a file small without their doing: what it holds be
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MOST_BYTES = 8 << 20
@@ -41,6 +42,63 @@ def log_of_child(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+LINE_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+LINE_TIMES = "%Y-%m-%d %H:%M:%S"
+
+
+def log_to_person(level: int) -> None:
+    """What a command logs: to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatFilter())
+    handler.setFormatter(PlainFormatter(LINE_FORMAT, LINE_TIMES))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class LogFile(logging.FileHandler):
+    """The same lines in a file, for who looks later; a disk that takes them not is no trouble of the program's."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="replace")
+        self.addFilter(RepeatFilter())
+        self.setFormatter(PlainFormatter(LINE_FORMAT, LINE_TIMES))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+def keep_in(path: Path) -> None:
+    """Keep everything that is logged from now on in this file too, unless stderr leads there already."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if os.path.samestat(path.stat(), os.fstat(sys.stderr.fileno())):
+                return
+        logging.getLogger().addHandler(LogFile(path))
+
+
+def last_lines(path: Path, most: int) -> tuple[list[str], int]:
+    """Of a log, and of what was moved aside from it if that is needed; and the bytes of the log that were read."""
+    content = path.read_bytes()
+    lines = content.decode(errors="replace").splitlines()
+    if len(lines) < most:
+        with contextlib.suppress(FileNotFoundError):
+            lines = path.with_name(f"{path.name}.old").read_text(errors="replace").splitlines() + lines
+    return lines[max(0, len(lines) - most) :], len(content)
+
+
+def following(path: Path, at: int, look_seconds: float = 0.25) -> Iterator[str]:
+    """What is written into a log behind its first `at` bytes, piece by piece, for ever; it may be emptied meanwhile."""
+    while True:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < at:
+                at = 0
+            file.seek(at)
+            piece = file.read()
+        at += len(piece)
+        if piece:
+            yield piece.decode(errors="replace")
+        time.sleep(look_seconds)
 
 
 def bound(path: Path, most_bytes: int = MOST_BYTES) -> None:

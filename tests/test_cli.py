@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,6 +197,40 @@ def test_after_the_dashboard_it_is_said_what_became_of_the_daemon(
         daemon.wait()
     said = capsys.readouterr()
     assert expected in said.out + said.err
+
+
+def command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "spes_peer", *arguments, "--data-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+def test_a_detached_daemon_goes_on_alone_and_is_asked_read_and_ended_by_other_commands(folder: Path) -> None:
+    address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
+    started = command(folder, "join", "--bootstrap", address, "--detach")
+    assert (started.returncode, started.stderr) == (0, "")
+    assert f"spes-peer leave --data-dir {folder}" in started.stdout
+    try:
+        assert "doing joining" in command(folder, "status").stdout
+        assert "already running" in command(folder, "join", "--bootstrap", address, "--detach").stderr
+        read = command(folder, "logs", "--lines", "1")
+        assert read.returncode == 0
+        assert read.stdout.count("\n") == 1
+        assert "nothing listens at 127.0.0.1:9" in command(folder, "logs").stdout
+    finally:
+        command(folder, "leave")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while command(folder, "status").returncode == 0:
+        assert time.monotonic() < deadline
+
+
+def test_where_no_daemon_has_run_there_is_no_log(folder: Path) -> None:
+    done = command(folder, "logs")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has a daemon run on this folder?" in done.stderr
 
 
 # ---- settings ----

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from exchange_nodes import eventually
 
-from spes_peer.logs import RepeatFilter, bound, keep_bounded
+from spes_peer.logs import RepeatFilter, bound, following, keep_bounded, last_lines
 
 WRITER = """
 import os, sys, time
@@ -96,3 +96,28 @@ def test_a_million_different_warnings_are_not_remembered(clock: list[float]) -> 
     for number in range(5000):
         assert warn(filter, f"warning {number}")
     assert len(filter._seen) < 1000
+
+
+# ---- read again ----
+
+
+def test_the_newest_lines_are_read_from_what_was_moved_aside_too(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    path.write_text("c\nd\n")
+    assert last_lines(path, 9) == (["c", "d"], 4)
+    (tmp_path / "daemon.log.old").write_text("a\nb\n")
+    assert last_lines(path, 3) == (["b", "c", "d"], 4)
+    assert last_lines(path, 1) == (["d"], 4)
+    assert last_lines(path, 0) == ([], 4)
+
+
+def test_what_is_written_later_follows_also_when_the_log_was_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    path.write_text("old\n")
+    pieces = following(path, 4, look_seconds=0.0)
+    with path.open("a") as log:
+        log.write("new\n")
+    assert next(pieces) == "new\n"
+    path.write_text("")
+    path.write_text("z\n")
+    assert next(pieces) == "z\n"

@@ -15,12 +15,10 @@ from spes_peer.cli.volunteer import add_volunteer_commands
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
-from spes_peer.logs import PlainFormatter, RepeatFilter
+from spes_peer.logs import log_to_person
 from spes_peer.training.plan_command import add_plan_command
 
 INTERRUPTED = 130
-_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
-_LOG_TIMES = "%Y-%m-%d %H:%M:%S"
 
 EXIT_CODES = """\
 exit codes:
@@ -47,11 +45,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     """Parse and run; shared by `spes-peer` and `spes-bootstrap`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
-    level = getattr(logging, options.log_level)
-    console = logging.StreamHandler(sys.stderr)
-    console.addFilter(RepeatFilter())
-    console.setFormatter(PlainFormatter(_LOG_FORMAT, _LOG_TIMES))
-    logging.basicConfig(level=level, handlers=[console])
+    log_to_person(getattr(logging, options.log_level))
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 

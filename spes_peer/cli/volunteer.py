@@ -42,6 +42,7 @@ def add_volunteer_commands(commands: Any) -> None:
         _add_control(commands, "pause", "take no part in further rounds until resumed", _pause),
         _add_control(commands, "resume", "take part again", _resume),
         _add_leave(commands),
+        _add_logs(commands),
         *add_identity(commands),
     ]
     for parser in (join, *others):
@@ -117,6 +118,7 @@ def _add_join(commands: Any) -> argparse.ArgumentParser:
     add_memory_choices(device)
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
+    display.add_argument("--detach", action="store_true", help="start the daemon and return; it logs into its folder")
     add_with_parent(display)
     add_log_level(display)
     parser.set_defaults(run=_join)
@@ -150,12 +152,12 @@ def _join(options: argparse.Namespace) -> int:
         checkpointing=options.checkpointing,
         optimizer_bits=options.optimizer_bits,
     )
-    daemon = Daemon(settings)
-    if options.no_tui or not can_draw():
-        return asyncio.run(daemon.run())
-    from spes_peer.daemon.foreground import join_with_dashboard
+    if not options.detach and (options.no_tui or not can_draw()):
+        return asyncio.run(Daemon(settings).run())
+    from spes_peer.daemon.foreground import join_detached, join_with_dashboard
 
-    return join_with_dashboard(options.arguments, settings.data_dir)
+    arguments = [argument for argument in options.arguments if argument != "--detach"]
+    return (join_detached if options.detach else join_with_dashboard)(arguments, settings.data_dir)
 
 
 def _add_watch(commands: Any) -> Any:
@@ -241,6 +243,41 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int)) else [_plain(one) for one in value]
+
+
+def _add_logs(commands: Any) -> Any:
+    about = "print what the daemon logged last, also when it does not run any more"
+    parser = commands.add_parser(
+        "logs",
+        help=about,
+        description=sentence(about),
+        epilog="example:\n  spes-peer logs --follow\n  spes-peer logs --of trainer",
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on printing what comes, until Ctrl-C")
+    parser.add_argument(
+        "-n", "--lines", type=count, default=100, metavar="N", help="so many of the newest lines (%(default)s)"
+    )
+    parser.add_argument(
+        "--of", choices=("daemon", "trainer", "dht", "libp2p"), default="daemon", help="which process (%(default)s)"
+    )
+    add_data_dir(parser)
+    add_log_level(parser, "WARNING")
+    parser.set_defaults(run=_logs)
+    return parser
+
+
+def _logs(options: argparse.Namespace) -> None:
+    from spes_peer.logs import following, last_lines, plain
+
+    path = data_dir(options) / "logs" / f"{options.of}.log"
+    if not path.exists():
+        raise UserError(f"no log is there: {path}; has a daemon run on this folder? --data-dir names another")
+    lines, end = last_lines(path, options.lines)
+    for line in lines:
+        print(plain(line))
+    if options.follow:
+        for piece in following(path, end):
+            print("\n".join(map(plain, piece.split("\n"))), end="", flush=True)
 
 
 def _add_config(commands: Any, join: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`spes-peer join` in a terminal: the daemon in a process of its own, the dashboard here as its client.
+"""`spes-peer join` in a terminal: the daemon in a process of its own, the dashboard, if wanted, here as its client.
 
 Closing the dashboard leaves the daemon running; that is the point of having two processes.
 """
@@ -63,12 +63,25 @@ def _wait_until_live(daemon: "subprocess.Popen[bytes]", data_dir: Path) -> None:
 
 def log_of(data_dir: Path) -> Path:
     """Where a daemon that was started for a dashboard logs; makes the folder, or refuses as the daemon would."""
-    return StateFolder(data_dir).logs / "daemon.log"
+    return StateFolder(data_dir).daemon_log
+
+
+def _print_what_next(data_dir: Path) -> None:
+    print(f"  see it again:  spes-peer watch{_option(data_dir)}")
+    print(f"  end it:        spes-peer leave{_option(data_dir)}")
 
 
 def _option(data_dir: Path) -> str:
     """The option that names this folder to another command."""
     return f" --data-dir {shlex.quote(str(data_dir))}"
+
+
+def join_detached(arguments: list[str], data_dir: Path) -> int:
+    """Start the daemon and say how it is seen again."""
+    daemon = start_daemon(arguments, data_dir)
+    print(f"the daemon runs (pid {daemon.pid})")
+    _print_what_next(data_dir)
+    return 0
 
 
 def join_with_dashboard(arguments: list[str], data_dir: Path) -> int:
@@ -84,8 +97,7 @@ def join_with_dashboard(arguments: list[str], data_dir: Path) -> int:
             daemon.wait(_STOP_SECONDS)
     if daemon.poll() is None:
         print(f"the daemon goes on (pid {daemon.pid})")
-        print(f"  see it again:  spes-peer watch{_option(data_dir)}")
-        print(f"  end it:        spes-peer leave{_option(data_dir)}")
+        _print_what_next(data_dir)
         return 0
     if daemon.returncode:
         print(f"the daemon ended with code {daemon.returncode}; see {log_of(data_dir)}", file=sys.stderr)

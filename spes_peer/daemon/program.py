@@ -33,6 +33,7 @@ from spes_peer.exchange.relays import RelayLimits
 from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
+from spes_peer.logs import keep_in
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
 from spes_peer.ports import (
@@ -120,6 +121,7 @@ class Daemon:
         self._folder = StateFolder(self.settings.data_dir)
         logging.getLogger("spes_peer").addHandler(self._log)
         with self._folder.locked():
+            keep_in(self._folder.daemon_log)
             self._main = asyncio.current_task()
             on_signals(self._stop)
             use_all_descriptors()
