@@ -26,7 +26,7 @@ from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
 from spes_peer.run.records import Record
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -99,7 +99,7 @@ class Place:
             [sys.executable, "-m", "spes_peer", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             env=self.environment,
         )
@@ -132,6 +132,19 @@ def until(condition: Callable[[], Any], what: str, seconds: float = START_SECOND
         assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
         time.sleep(0.1)
     return value
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _words_of(process: psutil.Process) -> set[str]:
+    """Of its command line; none where it has just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return set(process.cmdline())
+    return set()
 
 
 def three_free_ports() -> int:
@@ -176,11 +189,16 @@ class Run:
     # ---- processes ----
 
     def daemon(self, name: str) -> psutil.Process:
-        return next(one for one in self.place.processes() if "join" in one.cmdline() and name in one.cmdline())
+        return next(one for one in self.place.processes() if {"join", name} <= _words_of(one))
 
     def child(self, name: str, module: str) -> psutil.Process:
-        children = self.daemon(name).children()
-        return next(child for child in children if module in child.cmdline())
+        """Once it is there."""
+
+        def found() -> psutil.Process | None:
+            return next((child for child in self.daemon(name).children() if module in _words_of(child)), None)
+
+        child: psutil.Process = until(found, f"{name} has a {module}")
+        return child
 
     def processes_of(self, name: str) -> list[psutil.Process]:
         daemon = self.daemon(name)
@@ -190,8 +208,7 @@ class Run:
         """SIGKILL to the daemon alone; what it started ends with it."""
         processes = self.processes_of(name)
         processes[0].kill()
-        _, alive = psutil.wait_procs(processes, timeout=10)
-        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        until(lambda: not any(map(is_alive, processes)), f"nothing of {name} is left")
 
     # ---- what a daemon says ----
 
@@ -216,13 +233,13 @@ class Run:
         found = until(roots, f"{names} share a round")
         assert len(set(found)) == 1, found
 
-    def until_round(self, name: str, number: int) -> dict[str, Any]:
+    def until_round(self, name: str, number: int, seconds: float = START_SECONDS) -> dict[str, Any]:
         def reached() -> dict[str, Any] | None:
             status = self.place.status(name)
             rounds = status.get("rounds") or [{"round": 0}]
             return status if int(rounds[-1]["round"]) >= number else None
 
-        found: dict[str, Any] = until(reached, f"{name} has come to round {number}")
+        found: dict[str, Any] = until(reached, f"{name} has come to round {number}", seconds)
         return found
 
     # ---- what a node has on disk ----

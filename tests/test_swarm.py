@@ -6,15 +6,14 @@ import signal
 import subprocess
 from typing import Any
 
-import psutil
 import pytest
-from real_swarm import Place, Run, organized, place, small_run, until
+from real_swarm import Place, Run, is_alive, organized, place, small_run, until
 
 __all__ = ["organized", "place"]
 
 
 def nothing_is_left(place: Place, *besides: str) -> None:
-    until(lambda: not place.processes(), "every process has ended", seconds=10)
+    until(lambda: not place.processes(), "every process has ended")
     assert sorted(path.name for path in place.path.iterdir()) == sorted(besides)
 
 
@@ -24,10 +23,10 @@ def start_demo(place: Place, run_toml: str, rounds: int, peers: int = 3) -> "sub
     return place.start("demo", *options, "--report", str(place.path / "report.json"), log="demo.log")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_three_volunteers_train_three_rounds_and_end_on_one_state(place: Place) -> None:
     demo = start_demo(place, small_run(), rounds=3)
-    assert demo.wait(timeout=200) == 0, place.read("demo.log")
+    assert demo.wait(timeout=500) == 0, place.read("demo.log")
     report = json.loads(place.read("report.json"))
 
     assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
@@ -56,7 +55,7 @@ def test_three_volunteers_train_three_rounds_and_end_on_one_state(place: Place) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Place) -> None:
     """Half of each round is trained while the exchange of the one before runs; two encodings, momentum in the state."""
     sparing = {"shared_offer_encoding": "int8", "shared_update_encoding": "int4", "expert_encoding": "topk"}
@@ -64,7 +63,7 @@ def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Pl
     outer = 'overlap_steps = 5\nshared_outer = "nesterov"\nouter_lr = 0.9\nouter_momentum = 0.3'
     run_toml = small_run(**quoted, expert_kept=1024).replace("[sync]\n", f"[sync]\n{outer}\n")
     demo = start_demo(place, run_toml, rounds=6)
-    assert demo.wait(timeout=200) == 0, place.read("demo.log")
+    assert demo.wait(timeout=500) == 0, place.read("demo.log")
     report = json.loads(place.read("report.json"))
     assert all(entry["roots_equal"] for entry in report["rounds"])
     assert all(entry["tokens"] == 10 * 24 * 32 for entry in report["rounds"])
@@ -73,43 +72,43 @@ def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Pl
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
     demo = start_demo(place, small_run(), rounds=1000)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(timeout=30) == 130
+    assert demo.wait(timeout=120) == 130
     nothing_is_left(place, "demo.log", "run.toml")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
     demo = start_demo(place, small_run(), rounds=1000)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
     demo.kill()
     demo.wait(timeout=30)
-    until(lambda: not place.processes(), "every process has ended", seconds=30)
+    until(lambda: not place.processes(), "every process has ended")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_demo_in_which_a_volunteer_crashes_fails_and_leaves_nothing(place: Place) -> None:
     demo = start_demo(place, small_run(), rounds=1000)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
     victim = next(process for process in place.processes() if "volunteer-2" in process.cmdline())
     victim.kill()
-    assert demo.wait(timeout=60) == 1
+    assert demo.wait(timeout=120) == 1
     assert "volunteer-2 ended" in place.read("demo.log")
     nothing_is_left(place, "demo.log", "run.toml")
 
 
 def subset_owners(status: dict[str, Any]) -> list[list[str]]:
-    return [subset.get("owners", []) for subset in status["subsets"]]
+    return [subset.get("owners", []) for subset in status.get("subsets", [])]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> None:
     place = organized.place
     organized.join("veteran")
@@ -122,11 +121,9 @@ def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> Non
     same = organized.until_round("veteran", int(newest["round"]))
     assert newest["state_root"] in [entry["state_root"] for entry in same["rounds"]]
     veteran_id, latecomer_id = same["peer_id"], status["peer_id"]
-    owners = subset_owners(
-        until(lambda: len(place.status("veteran").get("peers", [])) == 3 and place.status("veteran"), "all are known")
-    )
-    assert [veteran_id] in owners
-    assert [latecomer_id] in owners
+    until(lambda: len(place.status("veteran").get("peers", [])) == 3, "all are known")
+    both = [[veteran_id], [latecomer_id]]
+    until(lambda: all(one in subset_owners(place.status("veteran")) for one in both), "both own a subset")
 
     second = place.run(
         "join", "--bootstrap", organized.address, "--data-dir", str(place.path / "latecomer"), "--no-tui"
@@ -136,26 +133,29 @@ def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> Non
 
     assert place.run("pause", "--data-dir", str(place.path / "latecomer")).returncode == 0
     until(lambda: place.status("latecomer").get("phase", {}).get("name") == "paused", "the latecomer is paused")
-    until(lambda: [latecomer_id] not in subset_owners(place.status("veteran")), "it is out of the roster")
+    until(
+        lambda: (found := place.status("veteran")) and [latecomer_id] not in subset_owners(found),
+        "it is out of the roster",
+    )
     assert place.run("resume", "--data-dir", str(place.path / "latecomer")).returncode == 0
     until(lambda: [latecomer_id] in subset_owners(place.status("veteran")), "it is in the roster again")
 
     assert place.run("leave", "--data-dir", str(place.path / "latecomer")).returncode == 0
-    assert latecomer.wait(timeout=60) == 0
+    assert latecomer.wait(timeout=120) == 0
     before = int(place.status("veteran")["rounds"][-1]["round"])
     organized.until_round("veteran", before + 2)  # the run goes on without it
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
     place = organized.place
     first = organized.join("volunteer")
     organized.until_round("volunteer", 1)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=30) == 0
+    assert first.wait(timeout=120) == 0
     organized.bootstrap.terminate()
-    assert organized.bootstrap.wait(timeout=30) == 0
+    assert organized.bootstrap.wait(timeout=120) == 0
     shutil.rmtree(place.path / "run")
     made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
     assert made.returncode == 0, made.stderr  # a new organizer's key makes it another run
@@ -170,7 +170,7 @@ def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized: Run) -> None:
     place = organized.place
     organized.join("steady")
@@ -182,7 +182,7 @@ def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized
         victim.kill()
         organized.until_rounds_more("hit", 2)
         until(lambda module=module: organized.child("hit", module), f"another {module} runs")
-        assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        assert not any(map(is_alive, below))
     status = place.status("hit")
     assert any("the trainer ended reason=killed" in line["text"] for line in status["log"])
     numbers = [int(entry["round"]) for entry in status["rounds"]]
@@ -191,8 +191,7 @@ def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized
     daemon = organized.daemon("hit")
     all_of_it = [daemon, *daemon.children(recursive=True)]
     daemon.kill()
-    psutil.wait_procs(all_of_it, timeout=5)
-    assert not [process for process in all_of_it if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    until(lambda: not any(map(is_alive, all_of_it)), "nothing of it is left")
     organized.join("hit")
     organized.until_rounds_more("hit", 2)
     organized.until_equal("steady", "hit")
@@ -200,7 +199,7 @@ def test_whatever_is_killed_at_a_member_comes_back_and_the_run_goes_on(organized
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_members_outlive_the_bootstrap_node_and_find_it_again(organized: Run) -> None:
     place = organized.place
     organized.join("one")
@@ -210,7 +209,7 @@ def test_members_outlive_the_bootstrap_node_and_find_it_again(organized: Run) ->
     organized.bootstrap.wait()
     # what is missing depends on the moment: a coordinator, or updates of the one behind the relay that is down too
     words = ("for a coordinator", "trying again")
-    until(lambda: place.status("one")["phase"].get("why", "").startswith(words), "the wait says what it is")
+    until(lambda: place.status("one").get("phase", {}).get("why", "").startswith(words), "the wait says what it is")
     organized.start_bootstrap()
     organized.until_rounds_more("one", 2)
     organized.until_rounds_more("two", 1)
@@ -218,7 +217,7 @@ def test_members_outlive_the_bootstrap_node_and_find_it_again(organized: Run) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_pause_outlives_a_kill_and_an_absence_of_many_rounds_is_caught_up(organized: Run) -> None:
     place = organized.place
     organized.join("steady")
@@ -238,7 +237,7 @@ def test_a_pause_outlives_a_kill_and_an_absence_of_many_rounds_is_caught_up(orga
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_all_can_leave_at_once_and_whoever_comes_back_goes_on(organized: Run) -> None:
     place = organized.place
     daemons = {name: organized.join(name) for name in ("one", "two")}
@@ -246,7 +245,7 @@ def test_all_can_leave_at_once_and_whoever_comes_back_goes_on(organized: Run) ->
         organized.until_round(name, 2)
     for name in daemons:
         assert place.run("leave", "--data-dir", str(place.path / name)).returncode == 0
-    until(lambda: all(daemon.poll() == 0 for daemon in daemons.values()), "both have left", seconds=30)
+    until(lambda: all(daemon.poll() == 0 for daemon in daemons.values()), "both have left")
     reached = max(int(path.stem) for path in (place.path / "run/records").iterdir())
     for name in daemons:  # which of them left last is not decided
         organized.join(name)
@@ -255,7 +254,7 @@ def test_all_can_leave_at_once_and_whoever_comes_back_goes_on(organized: Run) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_signal_at_any_moment_ends_a_volunteer_in_good_order(organized: Run) -> None:
     moments = {
         "asking the node": signal.SIGINT,
@@ -270,6 +269,6 @@ def test_a_signal_at_any_moment_ends_a_volunteer_in_good_order(organized: Run) -
         daemon = organized.join("guest", "--log-level", "DEBUG")
         until(lambda mark=mark: mark in place.read("guest.log"), f"it says {mark!r}")
         daemon.send_signal(number)
-        assert daemon.wait(timeout=10) == 0, mark
-        until(lambda: len(place.processes()) == before, f"nothing of it is left after {mark!r}", seconds=5)
+        assert daemon.wait(timeout=60) == 0, mark
+        until(lambda: len(place.processes()) == before, f"nothing of it is left after {mark!r}")
         assert not list(place.path.glob("guest/*.sock")), mark

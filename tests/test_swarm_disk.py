@@ -23,7 +23,7 @@ def bytes_in(folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_volunteer_keeps_its_disk_limit_and_the_run_through_kills(place: Place) -> None:
     run = organize(place, small_run(min_peers=2))
     for name, options in (("small", ("--max-disk", "12MB")), ("large", ())):

@@ -46,7 +46,7 @@ def connected(port: int, number: int) -> Iterator[list[socket.socket]]:
             one.close()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_ten_thousand_silent_connections_hold_up_no_round_and_nobody_who_joins_later(
     many_descriptors: None, place: Place
 ) -> None:

@@ -53,7 +53,7 @@ def experts_of(record: Record, peer: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_experts_that_their_owner_ruins_are_kept_out_and_cost_it_its_seat(place: Place, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(EVIL)
     run = organize(place, small_run())
@@ -61,7 +61,7 @@ def test_experts_that_their_owner_ruins_are_kept_out_and_cost_it_its_seat(place:
     for name in ("anna", "ben", "evil"):
         run.join(name)
     evil = run.peer_id("evil")
-    run.until_round("anna", 10)
+    run.until_round("anna", 10, 400.0)
     records = {one.round: one for one in (certified.sealed.record for certified in run.chain("anna").from_round(1))}
     trained = [round for round in records if round > 1 and evil in records[round - 1].members]
     kept_out = [round for round in trained if not experts_of(records[round], evil)]
