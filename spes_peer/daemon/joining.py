@@ -1,60 +1,24 @@
-"""From an address to a place in a run: which records there are, which subsets to claim.
+"""From the records to a place in a run: which subsets to claim.
 
 Claims only lead to the roster, which is the authority; see DESIGN's "Membership and claims".
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from spes_peer.errors import BlobMissing, PeerError, SpesError, Unreachable
-from spes_peer.exchange.connections import Connections
-from spes_peer.exchange.link import Link
+from spes_peer.errors import SpesError
 from spes_peer.identity import PeerId
 from spes_peer.membership.claims import Ground, choose_subsets, conflicts, wish
 from spes_peer.membership.directory import Directory
 from spes_peer.run.chain import Chain
 from spes_peer.run.layout import Layout
 from spes_peer.run.peers import Claim
-from spes_peer.run.records import CertifiedRecord
-from spes_peer.wire import convert
-from spes_peer.wire.peer_pb2 import RecordsRequest
 
 logger = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 1.0  # in which a rival's claim becomes visible
 _MAX_LOOKS = 30
-
-
-async def fetch_records(
-    chain: Chain, connections: Connections, sources: Sequence[PeerId], stall_seconds: float
-) -> None:
-    """Append what the first of `sources` that answers has and we lack, verified. One that fails, or sends nothing for
-    `stall_seconds`, is left for the next; `Unreachable` when all fail."""
-    reasons = []
-    for source in sources:
-        try:
-            link = await connections.to(source)
-            while await _fetch_some(chain, link, stall_seconds):
-                pass
-            return
-        except (PeerError, BlobMissing) as error:
-            logger.info("no records from a peer peer=%s reason=%s", source[-8:], error)
-            reasons.append(str(error))
-    raise Unreachable(f"nobody gives the records of this run: {'; '.join(reasons) or 'nobody is known'}")
-
-
-async def _fetch_some(chain: Chain, link: Link, stall_seconds: float) -> bool:
-    """As many records as a node gives in one call; whether there were any."""
-    before = chain.num_records
-    request = RecordsRequest(from_round=before)
-    async with contextlib.aclosing(link.stream(link.stub.Records, request, stall_seconds)) as messages:
-        async for message in messages:
-            certified = convert.from_message(CertifiedRecord, message)
-            if certified.sealed.round >= chain.num_records:  # the coordinator may have told it meanwhile
-                chain.append(certified)
-    return chain.num_records > before
 
 
 class Claiming:
