@@ -127,6 +127,6 @@ def _as_toml(value: Any) -> str:
     """Values of flags are texts, numbers, lists of them, or something that is written as text."""
     if isinstance(value, bool | int | float | str):
         return json.dumps(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(_as_toml(one) for one in value)}]"
     return json.dumps("" if value is None else os.fspath(value) if isinstance(value, os.PathLike) else str(value))

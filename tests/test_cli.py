@@ -258,10 +258,11 @@ def test_commands_look_for_the_daemon_where_the_settings_say(folder: Path, capsy
 
 def test_all_settings_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["config", "show", *settings_file(folder, 'name = "attic"\nmax_upload = "2MB"')])
+        main(["config", "show", *settings_file(folder, 'name = "attic"\nmax_upload = "2MB"\nmetrics = 9100\n')])
     assert ended.value.code == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {'name = "attic"', "max_upload = 2000000", "#relay = false"} <= set(lines)
+    shown = {'name = "attic"', "max_upload = 2000000", 'metrics = "127.0.0.1:9100"', "#relay = false"}
+    assert shown <= set(lines)
 
 
 def test_an_editor_gets_a_file_with_every_key_and_what_it_leaves_is_checked(

@@ -138,6 +138,15 @@ def data_dir(options: argparse.Namespace) -> Path:
     return Path(platformdirs.user_data_dir("spes-peer"))
 
 
+def metrics_address(text: str) -> Any:
+    from spes_peer.metrics import parse_metrics_address
+
+    try:
+        return parse_metrics_address(text)
+    except BadConfiguration as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def port(text: str) -> int:
     """A base port: the node uses it and the two above it; 0 picks free ones."""
     return _whole_number(text, 0, 65533, "a port from 0 to 65533")

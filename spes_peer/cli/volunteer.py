@@ -25,6 +25,7 @@ from spes_peer.cli.parsing import (
     can_draw,
     count,
     data_dir,
+    metrics_address,
     port,
     relay_limits,
     sentence,
@@ -119,6 +120,12 @@ def _add_join(commands: Any) -> argparse.ArgumentParser:
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
     display.add_argument("--detach", action="store_true", help="start the daemon and return; it logs into its folder")
+    display.add_argument(
+        "--metrics",
+        type=metrics_address,
+        metavar="ADDRESS",
+        help="let Prometheus read figures at HOST:PORT, or at PORT of this machine alone (nowhere)",
+    )
     add_with_parent(display)
     add_log_level(display)
     parser.set_defaults(run=_join)
@@ -144,6 +151,7 @@ def _join(options: argparse.Namespace) -> int:
         max_upload=options.max_upload,
         max_download=options.max_download,
         max_disk=options.max_disk,
+        metrics=options.metrics,
         device=options.device,
         num_threads=options.threads,
         max_subsets=options.max_subsets,

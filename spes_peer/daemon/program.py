@@ -34,6 +34,8 @@ from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
 from spes_peer.logs import keep_in
+from spes_peer.metrics import Address as MetricsAddress
+from spes_peer.metrics import served as metrics_served
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
 from spes_peer.ports import (
@@ -82,6 +84,8 @@ class JoinSettings:
     max_download: int = 0
     max_disk: int = 0
     """Bytes that the state folder takes at most; 0 sets no limit."""
+    metrics: MetricsAddress | None = None
+    """Where Prometheus may read."""
     device: str = ""
     num_threads: int = 0
     max_subsets: int = 0
@@ -128,6 +132,8 @@ class Daemon:
             self._is_paused = self._pause_mark.exists()
             try:
                 async with contextlib.AsyncExitStack() as stack:
+                    if self.settings.metrics is not None:
+                        stack.enter_context(metrics_served(self.settings.metrics, self.status))
                     await self._arrive_and_live(named, stack)
             except asyncio.CancelledError:
                 if not self._ending.is_set():
