@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ def add_volunteer_commands(commands: Any) -> None:
     for parser in (join, *others):
         parser.set_defaults(settings=Settings(parser, join))
     _add_config(commands, join)
+    _add_service(commands, join)
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,15 @@ def _add_join(commands: Any) -> argparse.ArgumentParser:
     return parser  # type: ignore[no-any-return]
 
 
-def _join(options: argparse.Namespace) -> int:
+def _check_join(options: argparse.Namespace) -> None:
+    """What no single flag can see."""
     for flag in ("announce", "relay"):
         if options.no_inbound and getattr(options, flag):
             raise BadConfiguration(f"--{flag} needs others to dial this machine, and --no-inbound forbids it; drop one")
+
+
+def _join(options: argparse.Namespace) -> int:
+    _check_join(options)
     from spes_peer.daemon.program import Daemon, JoinSettings
 
     settings = JoinSettings(
@@ -329,3 +336,46 @@ def _config_edit(options: argparse.Namespace) -> None:
         raise BadConfiguration(f"{editor[0]}: {error}; set $EDITOR to another editor") from None
     config.read_settings(options.config, options.join)
     print(f"{options.config} is good; a daemon reads it when it starts")
+
+
+def _add_service(commands: Any, join: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "service",
+        help="start the daemon with the machine (systemd, launchd)",
+        epilog="example:\n  spes-peer service install --bootstrap ADDRESS --max-upload 2MB\n  spes-peer service remove",
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", dest="ACTION")
+    install = actions.add_parser(
+        "install",
+        parents=[join],
+        add_help=False,
+        conflict_handler="resolve",
+        help="have it started now and from now on; takes the options of join",
+        description="Have the daemon started now and from now on, with the options of join that are given here.",
+    )
+    install.set_defaults(run=_service_install, settings=Settings(install, join))
+    remove = actions.add_parser("remove", help="end it, and start it no more; key and state stay")
+    add_log_level(remove, "WARNING")
+    remove.set_defaults(run=_service_remove)
+
+
+def _service_install(options: argparse.Namespace) -> None:
+    from spes_peer import service
+    from spes_peer.folder import MANIFEST_FILE
+
+    folder = data_dir(options).absolute()
+    if not options.bootstrap and not (folder / MANIFEST_FILE).exists():
+        raise BadConfiguration(f"no run is known yet in {folder}; name one of its nodes with --bootstrap ADDRESS")
+    _check_join(options)
+    typed = options.arguments[options.arguments.index("install") + 1 :]
+    given = [argument for argument in typed if argument not in ("--detach", "--no-tui", "--with-parent")]
+    given += ["--data-dir", str(folder)]  # a service starts in another folder, and what is said last counts
+    if options.config is not None:
+        given += ["--config", str(options.config.absolute())]
+    print(service.install([sys.executable, "-m", "spes_peer", "join", "--no-tui", *given], Path.home()))
+
+
+def _service_remove(_options: argparse.Namespace) -> None:
+    from spes_peer import service
+
+    print(service.remove(Path.home()))
