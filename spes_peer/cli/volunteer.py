@@ -45,6 +45,7 @@ def add_volunteer_commands(commands: Any) -> None:
         _add_control(commands, "resume", "take part again", _resume),
         _add_leave(commands),
         _add_logs(commands),
+        _add_doctor(commands),
         *add_identity(commands),
     ]
     for parser in (join, *others):
@@ -67,14 +68,7 @@ class Settings:
         self.parser.set_defaults(**{key: value for key, value in from_file.items() if key in known})
 
 
-def _add_join(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "join",
-        help="lend this machine to a run",
-        description="Join a run through one of its nodes: claim experts that nobody trains, train them, swap updates.",
-        epilog="example:\n  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n\n"
-        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
-    )
+def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap",
         action=config.Repeated,
@@ -83,6 +77,21 @@ def _add_join(commands: Any) -> argparse.ArgumentParser:
         help="a node of the run, as its organizer gives it, or any of its peers; may be given several times, or several"
         " with commas between (those met before, in a folder that has joined a run)",
     )
+
+
+def _bootstraps(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(one for given in options.bootstrap for one in given.split(","))
+
+
+def _add_join(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        "join",
+        help="lend this machine to a run",
+        description="Join a run through one of its nodes: claim experts that nobody trains, train them, swap updates.",
+        epilog="example:\n  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n\n"
+        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
+    )
+    _add_bootstrap(parser)
     add_data_dir(parser)
     add_max_disk(parser)
     parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
@@ -146,7 +155,7 @@ def _join(options: argparse.Namespace) -> int:
     from spes_peer.daemon.program import Daemon, JoinSettings
 
     settings = JoinSettings(
-        bootstraps=tuple(one for given in options.bootstrap for one in given.split(",")),
+        bootstraps=_bootstraps(options),
         data_dir=data_dir(options),
         name=options.name,
         host=options.host,
@@ -293,6 +302,45 @@ def _logs(options: argparse.Namespace) -> None:
     if options.follow:
         for piece in following(path, end):
             print("\n".join(map(plain, piece.split("\n"))), end="", flush=True)
+
+
+def _add_doctor(commands: Any) -> Any:
+    about = "look whether this machine is fit to take part, and say what to do where it is not"
+    parser = commands.add_parser(
+        "doctor",
+        help=about,
+        description=_DOCTOR,
+        epilog="example:\n  spes-peer doctor --bootstrap ADDRESS\n\n"
+        "Exits with 1 if something keeps this machine from taking part.",
+    )
+    _add_bootstrap(parser)
+    add_data_dir(parser)
+    parser.add_argument("--device", default="", help="cpu, cuda or cuda:N (the best there is)")
+    parser.add_argument("--host", default="", help="address to listen on (all)")
+    parser.add_argument("--port", type=port, default=0, metavar="N", help="first of three ports; 0 picks free ones (0)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_log_level(parser, "ERROR")
+    parser.set_defaults(run=_doctor)
+    return parser
+
+
+_DOCTOR = """\
+Look whether this machine is fit to take part, and say what to do where it is not: programs, memory, disk, state
+folder, what an earlier daemon left, ports, the run's nodes and their clock, the device; and where a daemon runs, how
+others reach it. Changes nothing."""
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from spes_peer.doctor.command import DoctorSettings, run_doctor
+
+    settings = DoctorSettings(
+        data_dir=data_dir(options).absolute(),
+        bootstraps=_bootstraps(options),
+        device=options.device,
+        host=options.host or "0.0.0.0",
+        port=options.port,
+    )
+    return run_doctor(settings, options.json)
 
 
 def _add_config(commands: Any, join: argparse.ArgumentParser) -> None:

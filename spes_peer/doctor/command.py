@@ -1,0 +1,74 @@
+"""The command: everything that can be looked at, as it is found."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from spes_peer.doctor import machine, network
+from spes_peer.doctor.finding import Finding, are_fit, in_words
+from spes_peer.errors import UserError
+from spes_peer.exchange.addresses import NodeAddress, parse_address
+from spes_peer.exchange.known_nodes import KnownNodes
+from spes_peer.folder import MANIFEST_FILE
+from spes_peer.organize import read_manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class DoctorSettings:
+    """Of `join`, what makes a difference."""
+
+    data_dir: Path
+    bootstraps: tuple[str, ...]
+    device: str
+    host: str
+    port: int
+
+
+def run_doctor(settings: DoctorSettings, as_json: bool) -> int:
+    """Print the findings; 0 if a volunteer can take part like this, else 1."""
+    return asyncio.run(_run(settings, as_json))
+
+
+async def _run(settings: DoctorSettings, as_json: bool) -> int:
+    findings = []
+    async for finding in examine(settings):
+        findings.append(finding)
+        if not as_json:
+            print(in_words(finding), flush=True)
+    if as_json:
+        print(json.dumps([{**dataclasses.asdict(one), "verdict": one.verdict} for one in findings], indent=2))
+    return 0 if are_fit(findings) else 1
+
+
+async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
+    """Quick things first."""
+    folder = settings.data_dir
+    yield machine.programs()
+    yield machine.memory()
+    yield machine.disk(folder)
+    yield machine.state(folder)
+    yield machine.strays()
+    findings, status = await network.daemon(folder)
+    for finding in findings:
+        yield finding
+    if status is None:  # else the daemon has them
+        yield machine.ports(settings.host, settings.port)
+    try:
+        addresses = _addresses(settings)
+    except UserError as error:
+        yield Finding("run", str(error), "copy the whole address that the organizer gives", stops=True)
+    else:
+        for finding in await network.nodes(addresses):
+            yield finding
+    yield await machine.device(settings.device)
+
+
+def _addresses(settings: DoctorSettings) -> Sequence[NodeAddress]:
+    """Those given, else those met before."""
+    if settings.bootstraps:
+        return [parse_address(text) for text in settings.bootstraps]
+    if not (settings.data_dir / MANIFEST_FILE).exists():
+        return ()
+    return KnownNodes(settings.data_dir / "known-nodes.json", read_manifest(settings.data_dir).run_id).addresses

@@ -1,0 +1,138 @@
+"""This machine by itself: programs, device, memory, disk, state folder, ports, what an earlier daemon left."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from spes_peer import __version__
+from spes_peer.doctor.finding import Finding
+from spes_peer.errors import BadConfiguration, PeerError, UserError
+from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE
+from spes_peer.identity import Identity
+from spes_peer.organize import read_manifest
+from spes_peer.ports import choose_ports
+
+_LIBRARIES = ("torch", "hivemind", "libp2p", "grpcio", "textual")
+_OUR_PROCESSES = "spes_peer.tied"
+_LEAST_MEMORY_BYTES = 2 << 30
+_LEAST_DISK_BYTES = 2 << 30
+_DEVICE_SECONDS = 60.0
+
+
+def programs() -> Finding:
+    found, missing = [], []
+    for name in _LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    said = f"spes-peer {__version__}, Python {sys.version.split()[0]}, {', '.join(found)}"
+    if missing:
+        return Finding("programs", said, f"install again: {', '.join(missing)} is missing", stops=True)
+    return Finding("programs", said)
+
+
+async def device(name: str) -> Finding:
+    """As torch has it, in a process of its own: it takes seconds to load, and may not come back."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "spes_peer.training.device_report", name),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_DEVICE_SECONDS):
+            output, complaints = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return Finding(
+            "device", f"torch says nothing for {_DEVICE_SECONDS:.0f} s", "see whether the driver hangs", True
+        )
+    if process.returncode:
+        last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["it ended without a word"]
+        return Finding("device", last[0], "give another with --device, or mend torch's installation", stops=True)
+    said = json.loads(output)
+    words = f"{said['name']}, {said['free_bytes'] / 1e9:.1f} GB free"
+    if said["kind"] == "cpu":
+        return Finding("device", words, "a GPU trains many times as fast; torch sees none here")
+    if not said["has_bf16"]:
+        return Finding("device", words, "it has no bf16, in which training computes; try --device cpu", stops=True)
+    return Finding("device", f"{words}, bf16")
+
+
+def memory() -> Finding:
+    free = psutil.virtual_memory().available
+    said = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB"
+    if free < _LEAST_MEMORY_BYTES:
+        return Finding("memory", said, "close other programs, or lend less with --memory and --max-subsets")
+    return Finding("memory", said)
+
+
+def disk(folder: Path) -> Finding:
+    """Of the file system on which the folder is, or will be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    said = f"{free / 1e9:.1f} GB free for {folder}"
+    if not os.access(there, os.W_OK):
+        return Finding("disk", f"{there} cannot be written to", "choose another folder with --data-dir", stops=True)
+    if free < _LEAST_DISK_BYTES:
+        return Finding("disk", said, "make room, limit it with --max-disk, or choose another folder with --data-dir")
+    return Finding("disk", said)
+
+
+def state(folder: Path) -> Finding:
+    """Whose folder it is, and of which run."""
+    try:
+        identity = Identity.load(folder / KEY_FILE)
+    except BadConfiguration as error:
+        return Finding("state folder", "its key is damaged", str(error), stops=True)
+    if identity is None and (folder / INCARNATION_FILE).exists():
+        advice = "put a copy back: spes-peer identity import FILE, or choose a new folder with --data-dir"
+        return Finding("state folder", f"the key of {folder} is gone", advice, stops=True)
+    if identity is None:
+        return Finding("state folder", f"{folder} is new; join makes a key there")
+    if not (folder / MANIFEST_FILE).exists():
+        return Finding("state folder", f"{identity.peer_id}, of no run yet")
+    try:
+        signed = read_manifest(folder)
+        name = signed.open().run.name
+    except (UserError, PeerError) as error:
+        return Finding("state folder", f"its manifest cannot be used: {error}", "put back a copy that is whole", True)
+    return Finding("state folder", f"{identity.peer_id}, of run {name} {signed.run_id.hex()[:12]}")
+
+
+def ports(host: str, base: int) -> Finding:
+    """Whether they can be listened on; nothing about who gets through from outside."""
+    try:
+        chosen = choose_ports(host, base)
+    except UserError as error:
+        return Finding("ports", str(error), "name others with --port, or 0 for free ones", stops=True)
+    if not base:
+        return Finding("ports", "free ones are picked at each start; behind a router that forwards, name one: --port N")
+    return Finding("ports", f"TCP {chosen.grpc}, {chosen.libp2p} and {chosen.dht} are free here")
+
+
+def strays() -> Finding:
+    """Processes of a daemon that is gone; they end with it, unless something went very wrong."""
+    lost = sorted(process.pid for process in _ours() if process.ppid() in (0, 1))
+    if lost:
+        pids = " ".join(map(str, lost))
+        return Finding("processes", f"left by a daemon that is gone: {pids}", f"end them: kill {pids}")
+    return Finding("processes", "none is left of an earlier daemon")
+
+
+def _ours() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if _OUR_PROCESSES in process.cmdline() and process.uids().real == os.getuid():
+                yield process
+        except psutil.Error:
+            continue

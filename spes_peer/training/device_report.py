@@ -1,0 +1,29 @@
+"""What torch says of a device: `python -m spes_peer.training.device_report NAME` prints a line of JSON."""
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+from spes_peer.errors import UserError
+from spes_peer.training.machine import device_called, usable_bytes
+
+
+def report(name: str) -> dict[str, Any]:
+    """Of the device called `name`, or of the best there is."""
+    device = device_called(name)
+    is_gpu = device.type == "cuda"
+    return {
+        "kind": device.type,
+        "name": f"{device} {torch.cuda.get_device_name(device)}" if is_gpu else str(device),
+        "free_bytes": usable_bytes(device),
+        "has_bf16": torch.cuda.is_bf16_supported() if is_gpu else True,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(report(sys.argv[1] if len(sys.argv) > 1 else "")))
+    except UserError as error:
+        sys.exit(str(error))
