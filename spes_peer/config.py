@@ -10,7 +10,7 @@ import json
 import os
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +43,15 @@ def settings_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {action.dest: action for action in flags if action.dest not in _NO_SETTINGS}
 
 
-def read_settings(path: Path, parser: argparse.ArgumentParser) -> dict[str, Any]:
+def read_settings(path: Path, parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> dict[str, Any]:
     """What the file sets, by key, as the flags would give it; nothing where there is no file. `BadConfiguration` names
-    file and key."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
-    try:
-        given = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfiguration(f"{path}: {error}") from None
+    file and key. With `only`, other keys are not looked at: what is wrong with them keeps nobody from these."""
+    given = _content(path)
     known = settings_of(parser)
     values = {}
     for key, value in given.items():
+        if only is not None and key not in only:
+            continue
         if (action := known.get(key)) is None:
             nearest = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.0)
             raise BadConfiguration(f"{path}: unknown key {key!r}; did you mean {nearest[0]}?")
@@ -67,6 +60,19 @@ def read_settings(path: Path, parser: argparse.ArgumentParser) -> dict[str, Any]
         except (argparse.ArgumentTypeError, ValueError) as error:
             raise BadConfiguration(f"{path}: {key}: {error}") from None
     return values
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"{path}: {error}") from None
 
 
 def _converted(value: Any, action: argparse.Action) -> Any:
@@ -84,6 +90,8 @@ def _of_one(value: Any, action: argparse.Action) -> Any:
         raise ValueError(f"{value!r} is neither a text nor a number")
     kind = action.type if callable(action.type) else str
     converted = kind(str(value))
+    if isinstance(converted, Path) and not (converted := converted.expanduser()).is_absolute():
+        raise ValueError(f"{value!r} is not a whole path, and what it is from depends on where a command is typed")
     if action.choices is not None and converted not in action.choices:
         raise ValueError(f"{value!r} is none of {', '.join(map(str, action.choices))}")
     return converted
@@ -91,7 +99,11 @@ def _of_one(value: Any, action: argparse.Action) -> Any:
 
 def template(parser: argparse.ArgumentParser) -> str:
     """A file that sets nothing, and says of each key what it does."""
-    lines = ["# Settings of spes-peer join; flags win over them. Take the # before a line away to set it.", ""]
+    lines = [
+        "# Settings of spes-peer join. Take the # before a line away to set it.",
+        "# What is typed wins; only a switch that is true here (relay, no_tui …) stays so.",
+        "",
+    ]
     for key, action in settings_of(parser).items():
         lines += [f"# {line}" for line in textwrap.wrap((action.help or key) % vars(action), _WIDTH)]
         lines += [f"#{key} = {_example(action)}", ""]
@@ -115,18 +127,29 @@ def shown(values: Mapping[str, Any], from_file: Mapping[str, Any], path: Path, p
     return "\n".join(lines)
 
 
+_EXAMPLES = {
+    "data_dir": '"~/lent"',
+    "bootstrap": '["/dns4/run.example.org/tcp/4510/p2p/12D3KooW…"]',
+    "announce": '["example.org:4510"]',
+    "metrics": '"9100"',
+}
+"""Where the default says nothing."""
+
+
 def _example(action: argparse.Action) -> str:
+    if action.dest in _EXAMPLES:
+        return _EXAMPLES[action.dest]
     if action.nargs == 0:
         return "true"
     if action.choices is not None:
         return json.dumps(next(iter(action.choices)))
-    return f'["{action.metavar}"]' if isinstance(action, Repeated) else _as_toml(action.default)
+    return _as_toml([] if isinstance(action, Repeated) else action.default)
 
 
 def _as_toml(value: Any) -> str:
     """Values of flags are texts, numbers, lists of them, or something that is written as text."""
     if isinstance(value, bool | int | float | str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return f"[{', '.join(_as_toml(one) for one in value)}]"
     return json.dumps("" if value is None else os.fspath(value) if isinstance(value, os.PathLike) else str(value))

@@ -25,16 +25,21 @@ DAEMON_LOG = "daemon.log"
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
 
 
+def check_length(folder: Path) -> None:
+    """`BadConfiguration` if the paths of sockets inside would be longer than systems allow."""
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER_BYTES:
+        raise BadConfiguration(
+            f"{folder} is too long a path for the sockets inside it;"
+            f" choose a folder of at most {_LONGEST_FOLDER_BYTES} bytes with --data-dir"
+        )
+
+
 class StateFolder:
     """Paths inside a folder, made private (0700) and checked to be usable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if len(os.fsencode(self.path)) > _LONGEST_FOLDER_BYTES:
-            raise BadConfiguration(
-                f"{self.path} is too long a path for the sockets inside it;"
-                f" choose a folder of at most {_LONGEST_FOLDER_BYTES} bytes with --data-dir"
-            )
+        check_length(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for name in ("logs", "tunnels", "blobs", "records", "trainer"):

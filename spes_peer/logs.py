@@ -138,9 +138,10 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
-        text, now = record.getMessage(), self._clock()
-        peer = _PEER.search(text)
-        key = (str(record.msg), peer[1]) if peer else (record.name, text)
+        # another handler's filter may have written its count into the message
+        text, template = record.__dict__.setdefault("_said", (record.getMessage(), str(record.msg)))
+        now, peer = self._clock(), _PEER.search(text)
+        key = (template, peer[1]) if peer else (record.name, text)
         shown_at, held_back = self._seen.get(key, (-REPEAT_SECONDS, 0))
         if now - shown_at < REPEAT_SECONDS:
             self._seen[key] = shown_at, held_back + 1
@@ -149,6 +150,7 @@ class RepeatFilter(logging.Filter):
         while len(self._seen) >= _MOST_REMEMBERED:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = now, 0
+        record.msg, record.args = text, ()
         if held_back:
             record.msg, record.args = f"{text} ({held_back} more like this in {now - shown_at:.0f} s)", ()
         return True

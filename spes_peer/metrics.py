@@ -4,6 +4,7 @@ The library serves in a thread of its own; the status is built in the daemon's l
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ def _of_rounds(status: Status) -> Iterator[Metric]:
     last = status.rounds[-1]
     yield GaugeMetricFamily("spes_peer_round_seconds", "What the last closed round took.", value=last.seconds)
     yield GaugeMetricFamily("spes_peer_round_tokens", "Tokens that all trained in it.", value=float(last.tokens))
-    yield GaugeMetricFamily("spes_peer_training_loss", "Mean training loss in it.", value=last.train_loss)
+    if last.train_loss >= 0:  # else nobody contributed
+        yield GaugeMetricFamily("spes_peer_training_loss", "Mean training loss in it.", value=last.train_loss)
     if known := [one.held_out_loss for one in status.rounds if one.held_out_loss >= 0]:
         yield GaugeMetricFamily("spes_peer_held_out_loss", "Newest known loss on held-out text.", value=known[-1])
 
@@ -102,7 +104,13 @@ class _OfDaemon(Collector):
         async def status() -> Status:
             return self._build()
 
-        return metrics_of(asyncio.run_coroutine_threadsafe(status(), self._loop).result(_LOOK_SECONDS))
+        asking = status()
+        try:
+            found = asyncio.run_coroutine_threadsafe(asking, self._loop).result(_LOOK_SECONDS)
+        except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):  # it is ending, or very busy
+            asking.close()
+            return iter(())
+        return metrics_of(found)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing yet: the daemon has still to start."""

@@ -30,7 +30,8 @@ ExecStart={command}
 Restart=on-failure
 RestartSec=30
 RestartPreventExitStatus={final_codes}
-# it finishes its goodbye first
+# the daemon alone is asked to end: it says goodbye, and ends its children itself
+KillMode=mixed
 TimeoutStopSec=30
 Nice=10
 IOSchedulingClass=idle
@@ -88,6 +89,17 @@ def install(command: Sequence[str], home: Path, platform: str = sys.platform) ->
         "  without logging in:  loginctl enable-linger\n"
         "  what it does:        spes-peer status; spes-peer logs -f"
     )
+
+
+def is_active() -> bool:
+    """Whether the unit's daemon runs now; only systemd tells."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "--user", "is-active", "--quiet", f"{NAME}.service"], timeout=_COMMAND_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def remove(home: Path, platform: str = sys.platform) -> str:

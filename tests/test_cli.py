@@ -15,7 +15,10 @@ from control_program import Program, served, short_folder
 from tui_statuses import status
 
 import tui
+from spes_peer import config
 from spes_peer.cli import main
+from spes_peer.cli.parsing import Parser
+from spes_peer.cli.volunteer import add_join
 from spes_peer.daemon import foreground
 from spes_peer.identity import Identity
 
@@ -254,6 +257,28 @@ def test_commands_look_for_the_daemon_where_the_settings_say(folder: Path, capsy
         main(["status", *settings_file(folder, f'data_dir = "{folder / "lent"}"\nmax_upload = "2MB"')])
     assert ended.value.code == 1
     assert str(folder / "lent") in capsys.readouterr().err
+
+
+def test_what_is_wrong_in_the_file_keeps_nobody_from_asking_a_daemon(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["leave", "--data-dir", str(folder), *settings_file(folder, "max_uplod = 7\n")])
+    assert ended.value.code == 1
+    assert "no daemon" in capsys.readouterr().err
+
+
+def test_every_line_of_the_template_is_a_good_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "template.toml"
+    config.write_template(path, add_join(Parser(prog="spes-peer").add_subparsers()))
+    lines = [line[1:] for line in path.read_text().splitlines() if line.startswith("#") and not line.startswith("# ")]
+    path.write_text("\n".join(lines))
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "show", "--config", str(path)])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "max_circuits = 64" in shown
+    assert "relay = true" in shown
 
 
 def test_all_settings_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

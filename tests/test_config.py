@@ -60,6 +60,8 @@ def test_without_a_file_nothing_is_set(parser: argparse.ArgumentParser, tmp_path
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ('data_dir = ""', "data_dir: '' is not a whole path"),
+        ('data_dir = "lent"', "data_dir: 'lent' is not a whole path"),
         ('max-uplod = "2MB"', "unknown key 'max-uplod'; did you mean max_upload?"),
         ("config = 'x'", "unknown key 'config'"),
         ('max_upload = "fast"', "max_upload: 'fast' is not a size"),
@@ -85,6 +87,22 @@ def test_a_file_that_cannot_be_read_is_refused(parser: argparse.ArgumentParser, 
     (tmp_path / "binary.toml").write_bytes(b"\xff\x00")
     with pytest.raises(BadConfiguration, match=r"binary\.toml"):
         read_settings(tmp_path / "binary.toml", parser)
+
+
+def test_a_folder_is_the_same_wherever_a_command_is_typed(
+    parser: argparse.ArgumentParser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert read_settings(write(tmp_path, 'data_dir = "~/lent"'), parser) == {"data_dir": Path("/home/ann/lent")}
+
+
+def test_who_needs_but_one_key_gets_it_whatever_is_wrong_with_the_rest(
+    parser: argparse.ArgumentParser, tmp_path: Path
+) -> None:
+    path = write(tmp_path, 'data_dir = "/lent"\nmax_upload = "fast"\nnonsense = 1\n')
+    assert read_settings(path, parser, only=("data_dir",)) == {"data_dir": Path("/lent")}
+    with pytest.raises(BadConfiguration, match="is not a whole path"):
+        read_settings(write(tmp_path, 'data_dir = "lent"'), parser, only=("data_dir",))
 
 
 def test_the_template_names_every_key_and_sets_none(parser: argparse.ArgumentParser, tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from control_program import Program, served, short_folder
 from exchange_nodes import Node, running
@@ -104,15 +102,16 @@ def test_a_port_that_is_taken_stops() -> None:
 
 
 def test_what_a_dead_daemon_left_is_found_by_its_id() -> None:
-    sleep = "import time; time.sleep(60)"
-    script = f'"{sys.executable}" -c "{sleep}" spes_peer.tied >/dev/null 2>&1 & echo $!'
-    pid = int(subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
-    try:
-        if psutil.Process(pid).ppid() != 1:
-            pytest.skip("another process than the first takes in orphans here")
-        assert str(pid) in machine.strays().advice.split()
-    finally:
-        os.kill(pid, signal.SIGKILL)
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)", "spes_peer.tied", "module"]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for parent, is_stray in ((os.getpid(), False), (gone.pid, True)):
+        process = subprocess.Popen([*sleep, str(parent)])
+        try:
+            assert (str(process.pid) in machine.strays().advice.split()) is is_stray
+        finally:
+            process.kill()
+            process.wait()
 
 
 async def test_a_device_is_what_torch_says_and_a_wrong_one_is_refused_in_its_words() -> None:
@@ -122,6 +121,16 @@ async def test_a_device_is_what_torch_says_and_a_wrong_one_is_refused_in_its_wor
     wrong = await machine.device("cuda:99")
     assert wrong.verdict == "bad"
     assert "'cuda:99' cannot be used" in wrong.said
+
+
+async def test_what_keeps_the_doctor_from_looking_is_a_finding(folder: Path) -> None:
+    too_long = folder / ("x" * 100)
+    (folder / "manifest.spes").write_bytes(b"no manifest")
+    for place, what in ((too_long, "disk"), (folder, "run")):
+        settings = DoctorSettings(place, (), "cpu", "127.0.0.1", 0)
+        verdicts = {finding.what: finding.verdict async for finding in examine(settings)}
+        assert verdicts[what] == "bad"
+        assert verdicts["device"] == "hint"  # it goes on
 
 
 # ---- among others ----

@@ -98,6 +98,19 @@ def test_a_million_different_warnings_are_not_remembered(clock: list[float]) -> 
     assert len(filter._seen) < 1000
 
 
+def test_two_handlers_hold_back_the_same(clock: list[float]) -> None:
+    filters = [RepeatFilter(lambda: clock[0]) for _ in range(2)]
+    shown: list[list[str]] = [[], []]
+    for _ in range(30):
+        record = logging.makeLogRecord({"levelno": logging.WARNING, "msg": "no answer peer=%s", "args": ("abc",)})
+        for one, lines in zip(filters, shown, strict=True):
+            if one.filter(record):
+                lines.append(record.getMessage())
+        clock[0] += 10.0
+    assert shown[0] == shown[1]
+    assert len(shown[0]) == 5
+
+
 # ---- read again ----
 
 

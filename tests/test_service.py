@@ -1,5 +1,6 @@
 """A daemon that starts with the machine: what the system is told, and what a person is."""
 
+import asyncio
 import os
 import plistlib
 import subprocess
@@ -7,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from control_program import Program, served, short_folder
+from tui_statuses import status
 
 from spes_peer import service
 from spes_peer.errors import BadConfiguration, UserError
+from spes_peer.identity import Identity
 
+ADDRESS = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.from_seed(b'n' * 32).peer_id}"
 COMMAND = ["/opt/python", "-m", "spes_peer", "join", "--name", 'a "b" $c %d \\e']
 
 
@@ -32,7 +37,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_unit_runs_the_command_to_the_letter_and_again_unless_a_person_must_mend_it() -> None:
     lines = service.unit_text(COMMAND).splitlines()
     assert r'ExecStart="/opt/python" "-m" "spes_peer" "join" "--name" "a \"b\" $$c %%d \\e"' in lines
-    assert {"Restart=on-failure", "RestartPreventExitStatus=2 4 5", "WantedBy=default.target"} <= set(lines)
+    assert {"Restart=on-failure", "KillMode=mixed", "RestartPreventExitStatus=2 4 5", "WantedBy=default.target"} <= set(
+        lines
+    )
 
 
 def test_a_service_is_started_at_once_and_removed_with_its_file(tmp_path: Path, asked: Path) -> None:
@@ -71,6 +78,10 @@ def test_what_the_system_says_is_passed_on(tmp_path: Path, asked: Path, monkeypa
         service.install(COMMAND, tmp_path, "win32")
 
 
+def calls_in(asked: Path) -> list[str]:
+    return asked.read_text().splitlines()
+
+
 def installed(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "spes_peer", "service", "install", *arguments],
@@ -85,7 +96,7 @@ def installed(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[s
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 def test_a_service_joins_with_the_options_that_were_typed_from_wherever_it_starts(tmp_path: Path, asked: Path) -> None:
     (tmp_path / "own.toml").write_text('max_upload = "2MB"\n')
-    given = ("--bootstrap", "x", "--data-dir", "lent", "--config", "own.toml", "--detach", "--name", "attic")
+    given = ("--bootstrap", ADDRESS, "--data-dir", "lent", "--config", "own.toml", "--detach", "--name", "attic")
     done = installed(tmp_path, *given)
     assert (done.returncode, done.stderr) == (0, "")
     unit = (tmp_path / ".config/systemd/user/spes-peer.service").read_text()
@@ -100,10 +111,22 @@ def test_a_service_joins_with_the_options_that_were_typed_from_wherever_it_start
 def test_a_service_that_could_not_start_is_not_installed(tmp_path: Path, asked: Path) -> None:
     for arguments, reason in (
         (("--data-dir", "new"), "no run is known yet"),
-        (("--bootstrap", "x", "--no-inbound", "--relay"), "--no-inbound forbids it"),
-        (("--bootstrap", "x", "--max-upload", "fast"), "'fast' is not a size"),
+        (("--bootstrap", "127.0.0.1:4510"), "bootstrap address '127.0.0.1:4510' cannot be used"),
+        (("--bootstrap", ADDRESS, "--no-inbound", "--relay"), "--no-inbound forbids it"),
+        (("--bootstrap", ADDRESS, "--max-upload", "fast"), "'fast' is not a size"),
     ):
         done = installed(tmp_path, *arguments)
         assert done.returncode == 2
         assert reason in done.stderr
     assert not asked.exists()
+
+
+async def test_a_daemon_that_runs_already_is_to_end_first(asked: Path, tmp_path: Path) -> None:
+    (tmp_path / "fails").touch()  # systemd says that it is not its own
+    with short_folder() as folder:
+        async with served(Program(status()), folder):
+            given = ("--bootstrap", ADDRESS, "--data-dir", str(folder))
+            done = await asyncio.to_thread(installed, tmp_path, *given)
+    assert done.returncode == 1
+    assert "end it first: spes-peer leave" in done.stderr
+    assert calls_in(asked) == ["systemctl --user is-active --quiet spes-peer.service"]

@@ -45,7 +45,6 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     """Parse and run; shared by `spes-peer` and `spes-bootstrap`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
-    log_to_person(getattr(logging, options.log_level))
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 
@@ -54,6 +53,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         if (settings := getattr(options, "settings", None)) is not None:
             settings.become_defaults(options.config)
             options = parser.parse_args(arguments)
+        log_to_person(getattr(logging, options.log_level))
         options.arguments = arguments
         return int(options.run(options) or 0)
     except UserError as error:

@@ -32,12 +32,13 @@ from spes_peer.cli.parsing import (
     sentence,
 )
 from spes_peer.errors import BadConfiguration, UserError
+from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.relays import OF_VOLUNTEER
 from spes_peer.training.plan_command import add_memory_choices, size
 
 
 def add_volunteer_commands(commands: Any) -> None:
-    join = _add_join(commands)
+    join = add_join(commands)
     others = [
         _add_watch(commands),
         _add_status(commands),
@@ -45,11 +46,13 @@ def add_volunteer_commands(commands: Any) -> None:
         _add_control(commands, "resume", "take part again", _resume),
         _add_leave(commands),
         _add_logs(commands),
-        _add_doctor(commands),
         *add_identity(commands),
     ]
-    for parser in (join, *others):
-        parser.set_defaults(settings=Settings(parser, join))
+    join.set_defaults(settings=Settings(join, join))
+    for parser in others:
+        parser.set_defaults(settings=Settings(parser, join, ("data_dir",)))
+    doctor = _add_doctor(commands)
+    doctor.set_defaults(settings=Settings(doctor, join, ("data_dir", "bootstrap", "device", "host", "port")))
     _add_config(commands, join)
     _add_service(commands, join)
 
@@ -60,12 +63,13 @@ class Settings:
 
     parser: argparse.ArgumentParser
     join: argparse.ArgumentParser
+    only: tuple[str, ...] | None = None
+    """Of these alone, whatever else is wrong with the file: a running daemon can always be asked to leave."""
 
     def become_defaults(self, path: Path | None) -> None:
         """In place of the program's own."""
-        from_file = config.read_settings(path or config.default_path(), self.join)
-        known = config.settings_of(self.parser)
-        self.parser.set_defaults(**{key: value for key, value in from_file.items() if key in known})
+        from_file = config.read_settings(path or config.default_path(), self.join, self.only)
+        self.parser.set_defaults(**from_file)
 
 
 def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +87,7 @@ def _bootstraps(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(one for given in options.bootstrap for one in given.split(","))
 
 
-def _add_join(commands: Any) -> argparse.ArgumentParser:
+def add_join(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "join",
         help="lend this machine to a run",
@@ -148,6 +152,10 @@ def _check_join(options: argparse.Namespace) -> None:
     for flag in ("announce", "relay"):
         if options.no_inbound and getattr(options, flag):
             raise BadConfiguration(f"--{flag} needs others to dial this machine, and --no-inbound forbids it; drop one")
+    if options.detach and options.with_parent:
+        raise BadConfiguration("--detach starts what outlives this command, and --with-parent ends it; drop one")
+    for address in _bootstraps(options):
+        parse_address(address)
 
 
 def _join(options: argparse.Namespace) -> int:
@@ -294,9 +302,12 @@ def _logs(options: argparse.Namespace) -> None:
     from spes_peer.logs import following, last_lines, plain
 
     path = data_dir(options) / "logs" / f"{options.of}.log"
-    if not path.exists():
-        raise UserError(f"no log is there: {path}; has a daemon run on this folder? --data-dir names another")
-    lines, end = last_lines(path, options.lines)
+    try:
+        lines, end = last_lines(path, options.lines)
+    except FileNotFoundError:
+        raise UserError(f"no log is there: {path}; has a daemon run on this folder? --data-dir names another") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
     for line in lines:
         print(plain(line))
     if options.follow:
@@ -375,7 +386,11 @@ def _config_show(options: argparse.Namespace) -> None:
 
 
 def _config_edit(options: argparse.Namespace) -> None:
-    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        editor = shlex.split(named) or ["vi"]
+    except ValueError as error:
+        raise BadConfiguration(f"the editor {named!r} cannot be read: {error}; set $EDITOR to another") from None
     if not options.config.exists():
         config.write_template(options.config, options.join)
     try:
@@ -409,17 +424,21 @@ def _add_service(commands: Any, join: argparse.ArgumentParser) -> None:
 
 def _service_install(options: argparse.Namespace) -> None:
     from spes_peer import service
+    from spes_peer.control import is_live
     from spes_peer.folder import MANIFEST_FILE
 
     folder = data_dir(options).absolute()
     if not options.bootstrap and not (folder / MANIFEST_FILE).exists():
         raise BadConfiguration(f"no run is known yet in {folder}; name one of its nodes with --bootstrap ADDRESS")
     _check_join(options)
+    if is_live(folder / "control.sock") and not service.is_active():
+        raise UserError(
+            f"a daemon runs on {folder}; end it first: spes-peer leave --data-dir {shlex.quote(str(folder))}"
+        )
     typed = options.arguments[options.arguments.index("install") + 1 :]
     given = [argument for argument in typed if argument not in ("--detach", "--no-tui", "--with-parent")]
     given += ["--data-dir", str(folder)]  # a service starts in another folder, and what is said last counts
-    if options.config is not None:
-        given += ["--config", str(options.config.absolute())]
+    given += ["--config", str((options.config or config.default_path()).absolute())]
     print(service.install([sys.executable, "-m", "spes_peer", "join", "--no-tui", *given], Path.home()))
 
 

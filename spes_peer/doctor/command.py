@@ -3,12 +3,12 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from spes_peer.doctor import machine, network
 from spes_peer.doctor.finding import Finding, are_fit, in_words
-from spes_peer.errors import UserError
+from spes_peer.errors import PeerError, UserError
 from spes_peer.exchange.addresses import NodeAddress, parse_address
 from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.folder import MANIFEST_FILE
@@ -47,8 +47,8 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
     folder = settings.data_dir
     yield machine.programs()
     yield machine.memory()
-    yield machine.disk(folder)
-    yield machine.state(folder)
+    yield _looked_at("disk", lambda: machine.disk(folder))
+    yield _looked_at("state folder", lambda: machine.state(folder))
     yield machine.strays()
     findings, status = await network.daemon(folder)
     for finding in findings:
@@ -57,12 +57,24 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
         yield machine.ports(settings.host, settings.port)
     try:
         addresses = _addresses(settings)
-    except UserError as error:
-        yield Finding("run", str(error), "copy the whole address that the organizer gives", stops=True)
+    except (UserError, PeerError, OSError) as error:
+        yield Finding("run", _reason(error), "give the whole address that its organizer gives: --bootstrap", stops=True)
     else:
         for finding in await network.nodes(addresses):
             yield finding
     yield await machine.device(settings.device)
+
+
+def _looked_at(what: str, look: Callable[[], Finding]) -> Finding:
+    """What keeps us from looking is a finding too."""
+    try:
+        return look()
+    except (UserError, PeerError, OSError) as error:
+        return Finding(what, _reason(error), "choose another folder with --data-dir", stops=True)
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _addresses(settings: DoctorSettings) -> Sequence[NodeAddress]:

@@ -14,7 +14,7 @@ import psutil
 from spes_peer import __version__
 from spes_peer.doctor.finding import Finding
 from spes_peer.errors import BadConfiguration, PeerError, UserError
-from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE
+from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE, check_length
 from spes_peer.identity import Identity
 from spes_peer.organize import read_manifest
 from spes_peer.ports import choose_ports
@@ -64,7 +64,7 @@ async def device(name: str) -> Finding:
     if said["kind"] == "cpu":
         return Finding("device", words, "a GPU trains many times as fast; torch sees none here")
     if not said["has_bf16"]:
-        return Finding("device", words, "it has no bf16, in which training computes; try --device cpu", stops=True)
+        return Finding("device", words, "it has no bf16, so it computes in fp32: slower, and with more memory")
     return Finding("device", f"{words}, bf16")
 
 
@@ -78,6 +78,7 @@ def memory() -> Finding:
 
 def disk(folder: Path) -> Finding:
     """Of the file system on which the folder is, or will be."""
+    check_length(folder)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free
     said = f"{free / 1e9:.1f} GB free for {folder}"
@@ -122,17 +123,19 @@ def ports(host: str, base: int) -> Finding:
 
 def strays() -> Finding:
     """Processes of a daemon that is gone; they end with it, unless something went very wrong."""
-    lost = sorted(process.pid for process in _ours() if process.ppid() in (0, 1))
+    lost = sorted(_orphans())
     if lost:
         pids = " ".join(map(str, lost))
         return Finding("processes", f"left by a daemon that is gone: {pids}", f"end them: kill {pids}")
     return Finding("processes", "none is left of an earlier daemon")
 
 
-def _ours() -> Iterator[psutil.Process]:
+def _orphans() -> Iterator[int]:
+    """Whose parent is not the one that its command line names last (see `spes_peer.tied`)."""
     for process in psutil.process_iter():
         try:
-            if _OUR_PROCESSES in process.cmdline() and process.uids().real == os.getuid():
-                yield process
+            words = process.cmdline()
+            if _OUR_PROCESSES in words and process.uids().real == os.getuid() and words[-1] != str(process.ppid()):
+                yield process.pid
         except psutil.Error:
             continue

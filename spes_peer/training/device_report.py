@@ -18,7 +18,7 @@ def report(name: str) -> dict[str, Any]:
         "kind": device.type,
         "name": f"{device} {torch.cuda.get_device_name(device)}" if is_gpu else str(device),
         "free_bytes": usable_bytes(device),
-        "has_bf16": torch.cuda.is_bf16_supported() if is_gpu else True,
+        "has_bf16": torch.cuda.is_bf16_supported(including_emulation=False) if is_gpu else True,
     }
 
 
