@@ -21,6 +21,7 @@ SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
 DAEMON_LOG = "daemon.log"
+KNOWN_NODES_FILE = "known-nodes.json"
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
 
@@ -82,7 +83,7 @@ class StateFolder:
 
     @property
     def known_nodes(self) -> Path:
-        return self.path / "known-nodes.json"
+        return self.path / KNOWN_NODES_FILE
 
     @property
     def snapshots(self) -> Path:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 
 from spes_peer import troubles
 from spes_peer.identity import Identity
-from spes_peer.run.manifest import Manifest, parse_run_file
+from spes_peer.run.manifest import Manifest, SignedManifest, parse_run_file, sign_manifest
 from spes_peer.run.presets import PRESETS
 
 # Derandomized: a red test stays red until something is mended. No deadline: the machine is shared.
@@ -49,3 +49,8 @@ def manifest(organizer: Identity) -> Manifest:
     run_file = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
     run_file["sync"]["most_harm"] = 0.0  # made-up members test nothing
     return Manifest.model_validate({**run_file, "data": data, "organizers": [organizer.peer_id]})
+
+
+@pytest.fixture
+def signed_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
+    return sign_manifest(manifest, organizer)

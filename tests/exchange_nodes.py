@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
 from spes_peer.blobs import BlobStore
+from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.connections import Connections, OpenTunnel
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -117,6 +118,13 @@ class Node:
         await self.connections.close()
         if self.server is not None:
             await self.server.stop(0.0)
+
+
+def address_of(node: Node, **changes: str) -> NodeAddress:
+    """Where others ask it; with `changes` a wrong one."""
+    assert node.server is not None
+    assert node.server.port is not None
+    return dataclasses.replace(NodeAddress("127.0.0.1", node.server.port, node.peer_id), **changes)  # type: ignore[arg-type]
 
 
 async def eventually(condition: Callable[[], bool], deadline_seconds: float = 30.0) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node, eventually, running
+from exchange_nodes import Node, address_of, eventually, running
 
 from spes_peer.daemon import arrival
 from spes_peer.daemon.arrival import Arrival, Unanswered
@@ -24,22 +24,11 @@ SOMEBODY = Identity.from_seed(b"\5" * 32).peer_id
 
 
 @pytest.fixture
-def signed_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
-    return sign_manifest(manifest, organizer)
-
-
-@pytest.fixture
 async def nodes(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[list[Node]]:
     async with running(tmp_path, Holdings, Holdings) as pair:
         for node in pair:
             node.describe_run(signed_manifest)
         yield pair
-
-
-def address_of(node: Node) -> NodeAddress:
-    assert node.server is not None
-    assert node.server.port is not None
-    return NodeAddress("127.0.0.1", node.server.port, node.peer_id)
 
 
 def dead() -> NodeAddress:

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 from control_program import Program, served, short_folder
-from exchange_nodes import Node, running
+from exchange_nodes import Node, address_of, running
 from tui_statuses import status
 
 from spes_peer.doctor import machine, network
 from spes_peer.doctor.command import DoctorSettings, examine
 from spes_peer.doctor.finding import Finding, are_fit, in_words
-from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.folder import INCARNATION_FILE, StateFolder
-from spes_peer.identity import Identity
-from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
+from spes_peer.run.manifest import SignedManifest
 
 
 @pytest.fixture
@@ -31,21 +29,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def signed_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
-    return sign_manifest(manifest, organizer)
-
-
-@pytest.fixture
 async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[Node]:
     async with running(tmp_path, Holdings) as (one,):
         one.describe_run(signed_manifest)
         yield one
-
-
-def address_of(node: Node) -> NodeAddress:
-    assert node.server is not None
-    assert node.server.port is not None
-    return NodeAddress("127.0.0.1", node.server.port, node.peer_id)
 
 
 def test_advice_stands_below_what_was_found_and_only_what_stops_makes_unfit() -> None:

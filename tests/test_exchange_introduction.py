@@ -8,21 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from exchange_nodes import Node, running
+from exchange_nodes import Node, address_of, running
 
 from spes_peer.errors import NoBootstrap, TooOld
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Introduction, describe
 from spes_peer.identity import Identity, TlsIdentity
-from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest, sign_manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest
 
 SOMEBODY = Identity.from_seed(b"\5" * 32).peer_id
-
-
-@pytest.fixture
-def signed_manifest(manifest: Manifest, organizer: Identity) -> SignedManifest:
-    return sign_manifest(manifest, organizer)
 
 
 @pytest.fixture
@@ -30,12 +25,6 @@ async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator
     async with running(tmp_path, Holdings) as (one,):
         one.describe_run(signed_manifest)
         yield one
-
-
-def address_of(node: Node, **changes: str) -> NodeAddress:
-    assert node.server is not None
-    assert node.server.port is not None
-    return dataclasses.replace(NodeAddress("127.0.0.1", node.server.port, node.peer_id), **changes)  # type: ignore[arg-type]
 
 
 async def asked(address: NodeAddress, timeout_seconds: float = 60.0) -> Introduction:

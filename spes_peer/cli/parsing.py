@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,10 +64,7 @@ def announced(text: str) -> Any:
     """HOST or HOST:PORT, as an endpoint."""
     from spes_peer.exchange.reach import parse_announced
 
-    try:
-        return parse_announced(text)
-    except BadConfiguration as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _parsed(parse_announced, text)
 
 
 def add_pace(parser: Any) -> None:
@@ -141,8 +139,13 @@ def data_dir(options: argparse.Namespace) -> Path:
 def metrics_address(text: str) -> Any:
     from spes_peer.metrics import parse_metrics_address
 
+    return _parsed(parse_metrics_address, text)
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    """By a parser that is not the command line's own: argparse names the flag beside the reason."""
     try:
-        return parse_metrics_address(text)
+        return parse(text)
     except BadConfiguration as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

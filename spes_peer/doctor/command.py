@@ -11,7 +11,7 @@ from spes_peer.doctor.finding import Finding, are_fit, in_words
 from spes_peer.errors import PeerError, UserError
 from spes_peer.exchange.addresses import NodeAddress, parse_address
 from spes_peer.exchange.known_nodes import KnownNodes
-from spes_peer.folder import MANIFEST_FILE
+from spes_peer.folder import KNOWN_NODES_FILE, MANIFEST_FILE
 from spes_peer.organize import read_manifest
 
 
@@ -83,4 +83,4 @@ def _addresses(settings: DoctorSettings) -> Sequence[NodeAddress]:
         return [parse_address(text) for text in settings.bootstraps]
     if not (settings.data_dir / MANIFEST_FILE).exists():
         return ()
-    return KnownNodes(settings.data_dir / "known-nodes.json", read_manifest(settings.data_dir).run_id).addresses
+    return KnownNodes(settings.data_dir / KNOWN_NODES_FILE, read_manifest(settings.data_dir).run_id).addresses
