@@ -17,8 +17,8 @@ from tui_statuses import status
 import tui
 from spes_peer import config
 from spes_peer.cli import main
+from spes_peer.cli.join import add_join
 from spes_peer.cli.parsing import Parser
-from spes_peer.cli.volunteer import add_join
 from spes_peer.daemon import foreground
 from spes_peer.identity import Identity
 
