@@ -141,18 +141,20 @@ class Transfer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., what: _Optional[str] = ..., direction: _Optional[str] = ..., bytes_done: _Optional[int] = ..., num_bytes: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., peers: _Optional[_Iterable[str]] = ..., transports: _Optional[_Iterable[str]] = ..., since_at: _Optional[float] = ...) -> None: ...
 
 class ExchangeStatus(_message.Message):
-    __slots__ = ("transfers", "num_queued", "ended", "max_upload", "max_download")
+    __slots__ = ("transfers", "num_queued", "ended", "max_upload", "max_download", "this_round")
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     MAX_UPLOAD_FIELD_NUMBER: _ClassVar[int]
     MAX_DOWNLOAD_FIELD_NUMBER: _ClassVar[int]
+    THIS_ROUND_FIELD_NUMBER: _ClassVar[int]
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
     num_queued: int
     ended: _containers.RepeatedCompositeFieldContainer[Transfer]
     max_upload: int
     max_download: int
-    def __init__(self, transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., num_queued: _Optional[int] = ..., ended: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., max_upload: _Optional[int] = ..., max_download: _Optional[int] = ...) -> None: ...
+    this_round: _containers.RepeatedCompositeFieldContainer[Traffic]
+    def __init__(self, transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., num_queued: _Optional[int] = ..., ended: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., max_upload: _Optional[int] = ..., max_download: _Optional[int] = ..., this_round: _Optional[_Iterable[_Union[Traffic, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("what", "done", "whole", "unit", "since_at")
