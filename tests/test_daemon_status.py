@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from spes_peer import troubles
-from spes_peer.daemon.status import LogRing, PhaseKeeper, add_machine, in_words
+from spes_peer.daemon.status import LogRing, PhaseKeeper, RoundHistory, add_machine, in_words
+from spes_peer.exchange.traffic import Traffic
+from spes_peer.identity import PeerId
 from spes_peer.process import Service
 from spes_peer.wire.control_pb2 import PeerStatus, Status
 
@@ -144,3 +146,13 @@ def test_the_shown_log_holds_repeated_warnings_back() -> None:
     finally:
         logger.removeHandler(ring)
     assert [line.text for line in ring.lines] == ["lost a peer peer=alder reason=gone"]
+
+
+def test_the_bytes_of_the_open_round_are_those_since_the_last_one_closed() -> None:
+    traffic = Traffic()
+    traffic.sent(PeerId("birch"), "grpc", 100)
+    history = RoundHistory(traffic)
+    traffic.sent(PeerId("birch"), "grpc", 20)
+    traffic.received(PeerId("cedar"), "libp2p", 3)
+    rows = [(row.transport, row.bytes_sent, row.bytes_received) for row in history.this_round()]
+    assert rows == [("grpc", 20, 0), ("libp2p", 0, 3)]

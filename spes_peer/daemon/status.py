@@ -138,6 +138,7 @@ def add_member(status: Status, member: "Member") -> None:
     status.run.CopyFrom(run_info(node.signed_manifest, node.manifest, node.layout))
     status.reachability, status.reachability_why = _reachability(node), node.reach.why
     status.traffic.extend(by_transport(node.traffic))
+    status.exchange.this_round.extend(member.history.this_round())
     status.rounds.extend(member.history.rounds)
     status.held_out_loss_start = member.history.held_out_loss_start
     status.state_root = member.replica.state_root
@@ -328,6 +329,10 @@ class RoundHistory:
             len(contributors),
             state_root[:12],
         )
+
+    def this_round(self) -> list[TrafficStatus]:
+        """Bytes of this daemon since the last round closed."""
+        return by_transport(self._traffic.snapshot().since(self._mark))
 
     def rewind(self, first_changed_round: int) -> None:
         """The chain has other records from this round on: what the old ones closed never was."""
