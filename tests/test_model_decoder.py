@@ -360,7 +360,8 @@ def test_checkpointing_layers_changes_no_number(resident: Precision) -> None:
         decoder.own((1, 2))
         total = decoder(*batch(QWEN_LIKE)).total
         total.backward()
-        return [total, *(p.grad for p in decoder.shared_parameters() + decoder.owned_parameters())]
+        choices = torch.tensor(decoder.take_router_choices())
+        return [total, choices, *(p.grad for p in decoder.shared_parameters() + decoder.owned_parameters())]
 
     for plain, again in zip(gradients(False), gradients(True), strict=True):
         assert torch.equal(plain, again)

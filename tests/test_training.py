@@ -253,6 +253,20 @@ def test_the_held_out_loss_is_of_the_public_state_and_measuring_changes_nothing(
         trainer.measure_held_out(MeasureHeldOut(2, 2))
 
 
+def test_every_choice_of_the_router_in_a_rounds_steps_is_counted_once(tmp_path: Path) -> None:
+    swarm = Swarm.create(tmp_path, (0, 1))
+    swarm.apply()
+    model = swarm.manifest.model
+    per_round = STEPS * SEQUENCES_PER_STEP * model.sequence_length * model.num_layers * model.top_k
+    for _ in range(2):
+        swarm.held_out_loss()  # which is no training
+        (trained,) = swarm.train().values()
+        assert len(trained.router_choices) == model.num_experts
+        assert sum(trained.router_choices) == per_round
+        assert trained.encode_seconds > 0
+        swarm.apply(swarm.updates({PEERS[0]: trained}))
+
+
 def test_a_round_ends_with_the_steps_made_when_it_is_told_to(tmp_path: Path) -> None:
     swarm = Swarm.create(tmp_path, (0, 1))
     trainer = swarm.trainers[PEERS[0]]

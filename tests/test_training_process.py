@@ -25,7 +25,7 @@ from spes_peer.training import checkpoint
 from spes_peer.training.client import TrainerProcess
 from spes_peer.training.genesis import make_genesis
 from spes_peer.training.trainer import CHECKPOINT_FILE
-from spes_peer.training.work import TrainAhead, TrainProgress, TrainRound
+from spes_peer.training.work import UNKNOWN, TrainAhead, TrainerBeat, TrainProgress, TrainRound
 from spes_peer.wire import convert
 
 PEER = PEERS[0]
@@ -239,3 +239,18 @@ def test_the_daemons_end_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.strip() == "[]"
+
+
+async def test_the_process_tells_of_its_device_once_it_has_chosen_one(
+    trainer: TrainerProcess, swarm: Swarm, tmp_path: Path
+) -> None:
+    beats: asyncio.Queue[TrainerBeat] = asyncio.Queue()
+    trainer.on_beat = beats.put_nowait
+    assert (await beats.get()).device is None
+    await opened(trainer, swarm, tmp_path)
+    async with asyncio.timeout(60):
+        while (device := (await beats.get()).device) is None or device.use == UNKNOWN:
+            pass
+    assert device.name == "cpu"
+    assert 50e6 < device.own_bytes < device.used_bytes < device.total_bytes
+    assert 0 <= device.others_use <= device.use <= 1

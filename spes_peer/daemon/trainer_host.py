@@ -20,7 +20,7 @@ from spes_peer.files import remove_litter
 from spes_peer.identity import PeerId
 from spes_peer.process import OUT_OF_MEMORY_EXIT, Backoff, Service, start_surely
 from spes_peer.training.client import TrainerProcess
-from spes_peer.training.work import TrainerBeat, TrainerOpened, TrainProgress
+from spes_peer.training.work import DeviceFigures, TrainerBeat, TrainerOpened, TrainProgress
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +153,11 @@ class TrainerHost:
                     process.kill(why)
         finally:
             ended.cancel()
+
+    @property
+    def device(self) -> DeviceFigures | None:
+        """As the trainer found its device a second ago; None while there is no trainer that tells."""
+        return self._beat.device if self._beat is not None and self._process is not None else None
 
     def _take_beat(self, beat: TrainerBeat) -> None:
         self._watch.heard(beat)

@@ -69,8 +69,8 @@ class Layer(torch.nn.Module):
             matrix.own(swaps, len(experts))
         self.slot_of_E.copy_(torch.tensor(self.expert_of_slot).argsort())
 
-    def forward(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """(activations, load balance, router z) of this layer."""
+    def forward(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(activations, load balance, router z, how often each expert was chosen) of this layer."""
         normed = rms_norm(x_BTD, self.attention_norm)
         mixed = attention(normed, self.qkv, self.q_norm, self.k_norm, self.attention_out, rotary, self.model)
         x_BTD = x_BTD + mixed
@@ -78,8 +78,9 @@ class Layer(torch.nn.Module):
         routing = route(x_ND, self.router, self.model.top_k, self.model.renormalize_top_k)
         routes = Routes.of(self.slot_of_E[routing.expert_NK], self.model.num_experts)
         y_ND = routed_experts(x_ND.to(self.compute_dtype), routing.gate_NK, routes, self.weights())
-        load_balance = load_balance_of(routing, routes.counts_E[self.slot_of_E])
-        return x_BTD + y_ND.view_as(x_BTD), load_balance, router_z_of(routing)
+        counts_E = routes.counts_E[self.slot_of_E]
+        load_balance = load_balance_of(routing, counts_E)
+        return x_BTD + y_ND.view_as(x_BTD), load_balance, router_z_of(routing), counts_E
 
 
 class Decoder(torch.nn.Module):
@@ -106,6 +107,7 @@ class Decoder(torch.nn.Module):
             Layer(model, self.device, resident, self.compute_dtype) for _ in range(model.num_layers)
         )
         self.rotary = Rotary(model, self.device)
+        self._chosen_E = torch.zeros(model.num_experts, dtype=torch.int64, device=self.device)
         self._shared_names = [parameter.name for parameter in shared_parameters_of(model)]
         for parameter in shared_parameters_of(model):
             owner, _, name = parameter.name.rpartition(".")
@@ -165,7 +167,9 @@ class Decoder(torch.nn.Module):
             x_BTD = functional.embedding(tokens_BT, self.embedding)
             load_balance = router_z = torch.zeros((), device=x_BTD.device)
             for layer in self._layers():
-                x_BTD, layer_load_balance, layer_router_z = self._through(layer, x_BTD)
+                x_BTD, layer_load_balance, layer_router_z, counts_E = self._through(layer, x_BTD)
+                if torch.is_grad_enabled():
+                    self._chosen_E += counts_E
                 load_balance = load_balance + layer_load_balance / self.model.num_layers
                 router_z = router_z + layer_router_z
             x_ND = rms_norm(x_BTD, self.final_norm).flatten(0, 1)
@@ -174,12 +178,18 @@ class Decoder(torch.nn.Module):
             )
         return Losses.of(head, load_balance, router_z, self.training_section)
 
-    def _through(self, layer: Layer, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def take_router_choices(self) -> tuple[int, ...]:
+        """How often each expert was chosen in training, over all layers, since this was last asked."""
+        chosen = tuple(self._chosen_E.tolist())
+        self._chosen_E.zero_()
+        return chosen
+
+    def _through(self, layer: Layer, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if not (self.checkpointing and torch.is_grad_enabled()):
-            return cast(tuple[Tensor, Tensor, Tensor], layer(x_BTD, self.rotary))
+            return cast(tuple[Tensor, Tensor, Tensor, Tensor], layer(x_BTD, self.rotary))
         # nothing in a layer draws random numbers
         made = checkpoint(layer, x_BTD, self.rotary, use_reentrant=False, preserve_rng_state=False)
-        return cast(tuple[Tensor, Tensor, Tensor], made)
+        return cast(tuple[Tensor, Tensor, Tensor, Tensor], made)
 
     def _layers(self) -> Iterator[Layer]:
         for layer in self.layers:

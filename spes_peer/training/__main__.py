@@ -29,11 +29,13 @@ from spes_peer.logs import log_of_child
 from spes_peer.process import OUT_OF_MEMORY, OUT_OF_MEMORY_EXIT, kind_of, socket_to_parent
 from spes_peer.run.records import SealedRecord
 from spes_peer.training.activity import Activity
+from spes_peer.training.device_figures import reader_of
 from spes_peer.training.stepping import is_out_of_memory
 from spes_peer.training.trainer import Trainer
 from spes_peer.training.work import (
     AheadTrained,
     ApplyRecord,
+    DeviceFigures,
     LoadState,
     MeasureHeldOut,
     OpenTrainer,
@@ -71,6 +73,7 @@ class TrainerService:
         """Came during a round and waits for its end."""
         self._trainer: Trainer | None = None
         self._progress_at = 0.0
+        self._read_device: Callable[[], DeviceFigures] | None = None
         self._requests: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
             "OpenTrainer": (OpenTrainer, self._open),
             "LoadState": (LoadState, lambda request: self.trainer.load_state(request)),
@@ -115,9 +118,25 @@ class TrainerService:
     def _beat(self) -> None:
         doing = self._activity
         beat = TrainerBeat(
-            doing.steps_begun, doing.is_in_step, doing.planned_bytes, doing.is_smallest_plan, troubles.board.texts
+            doing.steps_begun,
+            doing.is_in_step,
+            doing.planned_bytes,
+            doing.is_smallest_plan,
+            troubles.board.texts,
+            self._device_figures(),
         )
         self._send(frames.event(convert.to_message(beat)))
+
+    def _device_figures(self) -> DeviceFigures | None:
+        """None before a device is chosen, or while its driver fails."""
+        if self._trainer is None:
+            return None
+        self._read_device = self._read_device or reader_of(self._trainer.device)
+        try:
+            return self._read_device()
+        except (RuntimeError, OSError, psutil.Error) as error:  # the steps themselves meet it, where it matters
+            logger.debug("no figures of the device reason=%s", error)
+            return None
 
     def _serve(self, frame: Frame) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from spes_peer.errors import UserError
+from spes_peer.training.device_figures import words_of
 from spes_peer.training.machine import device_called, usable_bytes
 
 
@@ -16,7 +17,7 @@ def report(name: str) -> dict[str, Any]:
     is_gpu = device.type == "cuda"
     return {
         "kind": device.type,
-        "name": f"{device} {torch.cuda.get_device_name(device)}" if is_gpu else str(device),
+        "name": words_of(device),
         "free_bytes": usable_bytes(device),
         "has_bf16": torch.cuda.is_bf16_supported(including_emulation=False) if is_gpu else True,
     }

@@ -32,6 +32,7 @@ from spes_peer.training import checkpoint
 from spes_peer.training.activity import Activity
 from spes_peer.training.ahead import Ahead, Begun, Steps
 from spes_peer.training.checkpoint import Checkpoint
+from spes_peer.training.device_figures import words_of
 from spes_peer.training.feeding import one_ahead
 from spes_peer.training.ledger import Ledger
 from spes_peer.training.machine import Machine
@@ -114,7 +115,11 @@ class Trainer:
 
     def opened(self) -> TrainerOpened:
         """What this machine can do. The speed is not tried before the first round."""
-        return TrainerOpened(str(self._machine.device), self._plan.num_subsets, 0.0)
+        return TrainerOpened(words_of(self.device), self._plan.num_subsets, 0.0)
+
+    @property
+    def device(self) -> torch.device:
+        return self._machine.device
 
     def load_state(self, request: LoadState) -> StateLoaded:
         """Take the public state from blobs; masters and residuals that stood on another one are dropped."""
@@ -165,8 +170,12 @@ class Trainer:
         steps = self._prepare(work)
         self._make_steps(steps, work, on_step, between_steps)
         self._check(steps, work)
+        choices, began_at = self._decoder.take_router_choices(), time.perf_counter()
         offers = self._offers(work.subsets)
-        return RoundTrained(offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second)
+        encode_seconds = time.perf_counter() - began_at
+        return RoundTrained(
+            offers, steps.tokens, steps.num_steps, steps.mean_loss, steps.tokens_per_second, choices, encode_seconds
+        )
 
     def train_ahead(
         self,

@@ -127,6 +127,34 @@ class TrainProgress:
     memory_bytes: int
 
 
+UNKNOWN = -1.0
+"""A share that nobody could measure."""
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """How busy, full and warm a device is. Bytes and degrees are 0, and shares `UNKNOWN`, where they are not known."""
+
+    name: str
+    """Such as "cpu" or "cuda:0 NVIDIA RTX 4090"."""
+    used_bytes: int
+    """By anybody."""
+    own_bytes: int
+    """By the trainer."""
+    total_bytes: int
+    use: float
+    """Share of the time that it was busy, of 1."""
+    others_use: float
+    """The same, with other programs than the trainer."""
+    temperature: float
+    """Degrees Celsius."""
+
+    @property
+    def others_bytes(self) -> int:
+        """Memory that is not the trainer's."""
+        return max(0, self.used_bytes - self.own_bytes)
+
+
 @dataclass(frozen=True)
 class TrainerBeat:
     steps_begun: int
@@ -134,6 +162,7 @@ class TrainerBeat:
     planned_bytes: int
     is_smallest_plan: bool
     troubles: tuple[str, ...]
+    device: DeviceFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +172,10 @@ class RoundTrained:
     steps: int
     train_loss: float
     tokens_per_second: float
+    router_choices: tuple[int, ...] = ()
+    """How often each expert was chosen in the round's steps, over all layers."""
+    encode_seconds: float = 0.0
+    """That making the offers took, after the steps."""
 
 
 @dataclass(frozen=True)

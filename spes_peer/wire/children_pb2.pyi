@@ -315,32 +315,56 @@ class TrainProgress(_message.Message):
     def __init__(self, round: _Optional[int] = ..., steps_done: _Optional[int] = ..., loss: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class TrainerBeat(_message.Message):
-    __slots__ = ("steps_begun", "is_in_step", "planned_bytes", "is_smallest_plan", "troubles")
+    __slots__ = ("steps_begun", "is_in_step", "planned_bytes", "is_smallest_plan", "troubles", "device")
     STEPS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     IS_IN_STEP_FIELD_NUMBER: _ClassVar[int]
     PLANNED_BYTES_FIELD_NUMBER: _ClassVar[int]
     IS_SMALLEST_PLAN_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     steps_begun: int
     is_in_step: bool
     planned_bytes: int
     is_smallest_plan: bool
     troubles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, steps_begun: _Optional[int] = ..., is_in_step: bool = ..., planned_bytes: _Optional[int] = ..., is_smallest_plan: bool = ..., troubles: _Optional[_Iterable[str]] = ...) -> None: ...
+    device: DeviceFigures
+    def __init__(self, steps_begun: _Optional[int] = ..., is_in_step: bool = ..., planned_bytes: _Optional[int] = ..., is_smallest_plan: bool = ..., troubles: _Optional[_Iterable[str]] = ..., device: _Optional[_Union[DeviceFigures, _Mapping]] = ...) -> None: ...
+
+class DeviceFigures(_message.Message):
+    __slots__ = ("name", "used_bytes", "own_bytes", "total_bytes", "use", "others_use", "temperature")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OWN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_USE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    used_bytes: int
+    own_bytes: int
+    total_bytes: int
+    use: float
+    others_use: float
+    temperature: float
+    def __init__(self, name: _Optional[str] = ..., used_bytes: _Optional[int] = ..., own_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., use: _Optional[float] = ..., others_use: _Optional[float] = ..., temperature: _Optional[float] = ...) -> None: ...
 
 class RoundTrained(_message.Message):
-    __slots__ = ("offers", "tokens", "steps", "train_loss", "tokens_per_second")
+    __slots__ = ("offers", "tokens", "steps", "train_loss", "tokens_per_second", "router_choices", "encode_seconds")
     OFFERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    ENCODE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     offers: _containers.RepeatedCompositeFieldContainer[_round_pb2.Offer]
     tokens: int
     steps: int
     train_loss: float
     tokens_per_second: float
-    def __init__(self, offers: _Optional[_Iterable[_Union[_round_pb2.Offer, _Mapping]]] = ..., tokens: _Optional[int] = ..., steps: _Optional[int] = ..., train_loss: _Optional[float] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+    router_choices: _containers.RepeatedScalarFieldContainer[int]
+    encode_seconds: float
+    def __init__(self, offers: _Optional[_Iterable[_Union[_round_pb2.Offer, _Mapping]]] = ..., tokens: _Optional[int] = ..., steps: _Optional[int] = ..., train_loss: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., router_choices: _Optional[_Iterable[int]] = ..., encode_seconds: _Optional[float] = ...) -> None: ...
 
 class ReduceBlock(_message.Message):
     __slots__ = ("task",)
