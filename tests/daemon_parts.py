@@ -12,8 +12,8 @@ from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, contribution_of, genesis
 
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
+from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
-from spes_peer.daemon.status import PhaseKeeper
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import ChildFailed
 from spes_peer.folder import StateFolder

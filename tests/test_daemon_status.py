@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from spes_peer import troubles
-from spes_peer.daemon.status import LogRing, PhaseKeeper, RoundHistory, add_machine, in_words
+from spes_peer.daemon.history import RoundHistory
+from spes_peer.daemon.phases import PhaseKeeper
+from spes_peer.daemon.status import LogRing, add_machine
+from spes_peer.daemon.status_words import in_words
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
 from spes_peer.process import Service
@@ -23,7 +26,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> troubles.Troubles:
 def test_a_reason_is_logged_when_it_changes_and_its_phase_keeps_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
     touched: list[int] = []
     phases = PhaseKeeper(lambda: touched.append(1))
-    with caplog.at_level(logging.DEBUG, "spes_peer.daemon.status"):
+    with caplog.at_level(logging.DEBUG, "spes_peer.daemon.phases"):
         for why in ("for birch", "for birch", "for cedar", "for cedar"):
             phases.say("waiting", why, ("birch",), until_at=9e9)
         since_at = phases.message.since_at

@@ -21,7 +21,7 @@ from tui_statuses import status as tui_status
 from wire_values import values_of, wire_classes
 
 from spes_peer.blobs import BlobName, BlobStore, num_pieces_of
-from spes_peer.daemon.status import in_words
+from spes_peer.daemon.status_words import in_words
 from spes_peer.data.shards import ShardReader
 from spes_peer.errors import BadConfiguration, BadMessage, SpesError
 from spes_peer.exchange import introduction

@@ -13,7 +13,8 @@ from exchange_nodes import eventually
 from test_hostile_numbers import values
 
 from spes_peer.daemon.program import _place_among
-from spes_peer.daemon.status import add_member, in_words
+from spes_peer.daemon.status import add_member
+from spes_peer.daemon.status_words import in_words
 from spes_peer.errors import PeerError
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.introduction import Introduction

@@ -6,7 +6,8 @@ import sys
 import pytest
 from test_fuzz_decoders import ENTRY
 
-from spes_peer.daemon.status import LogRing, in_words
+from spes_peer.daemon.status import LogRing
+from spes_peer.daemon.status_words import in_words
 from spes_peer.errors import BadMessage
 from spes_peer.logs import MOST_CHARACTERS, PlainFormatter, plain
 from spes_peer.run.peers import PeerEntry

@@ -91,7 +91,7 @@ def _add_status(commands: Any) -> Any:
 
 
 async def _status(client: Any, options: Any) -> str:
-    from spes_peer.daemon.status import in_words
+    from spes_peer.daemon.status_words import in_words
 
     status = await client.status_once()
     return json.dumps(_plain(status), indent=2) if options.json else in_words(status)

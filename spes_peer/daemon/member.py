@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from spes_peer.daemon.data_ahead import SoundShards
+from spes_peer.daemon.history import RoundHistory
 from spes_peer.daemon.joining import Claiming
+from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
-from spes_peer.daemon.status import PhaseKeeper, RoundHistory
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, DiskTrouble, PeerError

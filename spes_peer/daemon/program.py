@@ -22,8 +22,9 @@ from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
+from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
-from spes_peer.daemon.status import LogRing, PhaseKeeper, add_machine, add_member
+from spes_peer.daemon.status import LogRing, add_machine, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTrouble, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address

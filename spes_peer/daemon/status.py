@@ -6,12 +6,13 @@ Every state carries since when, waiting for whom, until when, and why.
 import collections
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from spes_peer import troubles
+from spes_peer.daemon.history import by_transport
+from spes_peer.daemon.member import Member
+from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.exchange.connections import Way
-from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
 from spes_peer.logs import RepeatFilter, plain
 from spes_peer.node import Node
@@ -20,12 +21,10 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, SignedManifest
 from spes_peer.run.peers import Role
 from spes_peer.run.records import Record
-from spes_peer.training.work import HeldOut
 from spes_peer.wire.control_pb2 import (
     LogLine,
     PeerStatus,
     Phase,
-    RoundStatus,
     RunInfo,
     Status,
     SubsetStatus,
@@ -34,36 +33,7 @@ from spes_peer.wire.control_pb2 import (
 from spes_peer.wire.control_pb2 import Service as ServiceStatus
 from spes_peer.wire.control_pb2 import Traffic as TrafficStatus
 
-if TYPE_CHECKING:  # the member itself uses this module's keepers
-    from spes_peer.daemon.member import Member
-    from spes_peer.daemon.trainer_host import TrainerHost
-
-logger = logging.getLogger(__name__)
-
 _LOG_LINES = 200
-MAX_ROUNDS_SHOWN = 500
-
-
-class PhaseKeeper:
-    """The phase that the daemon is in: since when, waiting for whom, until when, why."""
-
-    def __init__(self, touch: Callable[[], None]) -> None:
-        self.touch = touch
-        """Says that something changed, to whoever watches."""
-        self.message = Phase(name="starting", since_at=time.time())
-
-    @property
-    def name(self) -> str:
-        return self.message.name
-
-    def say(self, name: str, why: str = "", waiting_for: Iterable[PeerId] = (), until_at: float = 0.0) -> None:
-        """Enter a phase, or give a new reason in it; logged when it changes. `until_at` is 0 without a fixed end."""
-        if (name, why) != (self.message.name, self.message.why):
-            level = logging.INFO if name != self.message.name else logging.DEBUG
-            logger.log(level, "%s%s", name, f": {why}" if why else "")
-        since_at = self.message.since_at if name == self.message.name else time.time()
-        self.message = Phase(name=name, since_at=since_at, why=why, waiting_for=waiting_for, until_at=until_at)
-        self.touch()
 
 
 class LogRing(logging.Handler):
@@ -113,7 +83,7 @@ def subset_rows(
         )
 
 
-def add_machine(status: Status, node: Node | None = None, trainer: "TrainerHost | None" = None) -> None:
+def add_machine(status: Status, node: Node | None = None, trainer: TrainerHost | None = None) -> None:
     """What is wrong with this machine, and how the daemon's own processes are, as far as they are started."""
     status.troubles[:] = troubles.board.texts
     del status.services[:]
@@ -130,7 +100,7 @@ def _service_row(service: Service, health: str = "") -> ServiceStatus:
     return ServiceStatus(name=service.name, state=service.state, since_at=service.since_at, why=why)
 
 
-def add_member(status: Status, member: "Member") -> None:
+def add_member(status: Status, member: Member) -> None:
     """Add what a daemon that takes part knows."""
     node = member.node
     add_machine(status, node, member.trainer)
@@ -167,7 +137,7 @@ def _reachability(node: Node) -> str:
     return "relay" if node.libp2p is not None and node.libp2p.standing_relays else "nobody yet"
 
 
-def _training(member: "Member") -> TrainingStatus:
+def _training(member: Member) -> TrainingStatus:
     progress, head = member.progress, member.node.chain.head
     return TrainingStatus(
         steps_done=progress.steps_done if progress else 0,
@@ -227,136 +197,3 @@ def _state_of(node: Node, peer: PeerId) -> str:
     entry = node.entries.get(peer)
     is_there = entry is not None and node.unlisted_seconds(peer) <= node.manifest.timing.dht_ttl_seconds
     return entry.state if entry is not None and is_there else "OFFLINE"
-
-
-def in_words(status: Status) -> str:
-    """The status as a person reads it in a terminal."""
-    names = {peer.peer_id: peer.name or peer.peer_id[-8:] for peer in status.peers}
-    lines = [
-        f"{status.name}  {status.peer_id}  pid {status.pid}",
-        f"run {status.run.name or 'not known yet'}  {status.run.run_id[:12]}  {status.run.model}",
-        f"round {status.round}  step {status.step:,} of {status.run.total_steps:,}"
-        f"  state root {status.state_root[:12] or '-'}",
-        _phase_line(status.phase, names, "doing"),
-        *(f"trouble: {trouble}" for trouble in status.troubles),
-    ]
-    if status.reachability_why:
-        lines.append(f"others reach this peer: {status.reachability}  ({status.reachability_why})")
-    if status.round_phase.name:
-        lines.append(_phase_line(status.round_phase, names, "round"))
-    for service in status.services:
-        line = f"{service.name} {service.state}  for {max(0.0, time.time() - service.since_at):.0f} s"
-        lines.append(f"{line}  ({service.why})" if service.why else line)
-    for subset in status.subsets:
-        owners = ", ".join(names.get(owner, owner[-8:]) for owner in subset.owners) or "nobody"
-        lines.append(f"subset {subset.subset}  experts {_ranges(subset.experts)}  trained by {owners}")
-    for peer in status.peers:
-        marks = [mark for mark, has in (("self", peer.is_self), ("coordinator", peer.is_coordinator)) if has]
-        way = f"{peer.transport} {peer.route}" if peer.transport else "-"
-        line = f"peer {names[peer.peer_id]}  {peer.state}  {way}  {' '.join(marks)}".rstrip()
-        is_plain = peer.is_self or (peer.transport == "grpc" and peer.route == "direct")
-        lines.append(line if is_plain or not peer.transport_why else f"{line}  ({peer.transport_why})")
-    for traffic in status.traffic:
-        sent, received = traffic.bytes_sent / 1e6, traffic.bytes_received / 1e6
-        lines.append(f"{traffic.transport}  {sent:.1f} MB sent  {received:.1f} MB received")
-    if status.rounds:
-        last = status.rounds[-1]
-        lines.append(
-            f"last round {last.round}  {last.tokens:,} tokens in {last.seconds:.1f} s"
-            f"  training loss {last.train_loss:.3f}"
-        )
-    if status.disk_used_bytes:
-        lines.append(_disk_line(status))
-    if known := [entry for entry in status.rounds if entry.held_out_loss >= 0]:
-        lines.append(f"held-out loss {known[-1].held_out_loss:.3f} after round {known[-1].round}")
-    return "\n".join(map(plain, lines))
-
-
-def _disk_line(status: Status) -> str:
-    limit = f" of {status.disk_limit_bytes / 1e9:.2f} GB" if status.disk_limit_bytes else ""
-    return f"disk {status.disk_used_bytes / 1e9:.2f} GB{limit}"
-
-
-def _phase_line(phase: Phase, names: dict[str, str], label: str) -> str:
-    line = f"{label} {phase.name}  for {max(0.0, time.time() - phase.since_at):.0f} s"
-    if phase.waiting_for:
-        line += "  waiting for " + ", ".join(sorted(names.get(peer, peer[-8:]) for peer in phase.waiting_for))
-    if phase.until_at:
-        line += f"  at most {max(0.0, phase.until_at - time.time()):.0f} s more"
-    return f"{line}  ({phase.why})" if phase.why else line
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    return f"{numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else ", ".join(map(str, numbers))
-
-
-class RoundHistory:
-    """Closed rounds as this daemon applied them, each once, also where a new trainer applies them again. The held-out
-    loss of the run comes with the record after."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self.rounds: collections.deque[RoundStatus] = collections.deque(maxlen=MAX_ROUNDS_SHOWN)
-        self.held_out_loss_start = -1.0
-        self._traffic = traffic
-        self._mark = traffic.snapshot()
-
-    def close(self, closing: Record, opened_at: float, state_root: str, held_out: HeldOut) -> None:
-        """Note the round that `closing` closed, once it is applied: when that round began, and what this peer measured
-        of the state after it."""
-        if self.rounds and closing.round - 1 <= self.rounds[-1].round:
-            return
-        contributors = {one.peer_id for update in closing.updates for one in update.contributors}
-        mark, self._mark = self._mark, self._traffic.snapshot()
-        self.rounds.append(
-            RoundStatus(
-                round=closing.round - 1,
-                state_root=state_root,
-                held_out_loss=-1.0,
-                own_held_out_loss_sum=held_out.loss_sum,
-                own_held_out_tokens=held_out.tokens,
-                train_loss=closing.train_loss,
-                tokens=closing.tokens,
-                seconds=closing.opened_at - opened_at,
-                traffic=by_transport(self._mark.since(mark)),
-                num_contributors=len(contributors),
-            )
-        )
-        logger.info(
-            "round closed round=%d tokens=%d train_loss=%.3f contributors=%d root=%s",
-            closing.round - 1,
-            closing.tokens,
-            closing.train_loss,
-            len(contributors),
-            state_root[:12],
-        )
-
-    def this_round(self) -> list[TrafficStatus]:
-        """Bytes of this daemon since the last round closed."""
-        return by_transport(self._traffic.snapshot().since(self._mark))
-
-    def rewind(self, first_changed_round: int) -> None:
-        """The chain has other records from this round on: what the old ones closed never was."""
-        while self.rounds and self.rounds[-1].round >= first_changed_round - 1:
-            self.rounds.pop()
-
-    def held_out(self, record_round: int, loss: float) -> None:
-        """Record `record_round` says what the state after the record before it was worth."""
-        if loss < 0:
-            return
-        if record_round == 2:
-            self.held_out_loss_start = loss
-        for entry in self.rounds:
-            if entry.round == record_round - 2:
-                entry.held_out_loss = loss
-
-
-def by_transport(traffic: Traffic) -> list[TrafficStatus]:
-    """Totals of both transports, also where nothing moved."""
-    totals = {transport: [0, 0] for transport in ("grpc", "libp2p")}
-    for flow in traffic.flows():
-        totals[flow.transport][0] += flow.sent_bytes
-        totals[flow.transport][1] += flow.received_bytes
-    return [
-        TrafficStatus(transport=transport, bytes_sent=sent, bytes_received=received)
-        for transport, (sent, received) in totals.items()
-    ]
