@@ -1,0 +1,60 @@
+"""What was sent and received today, kept in a file, so that a restart does not begin a new day."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from spes_peer.errors import DiskTrouble
+from spes_peer.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+TODAY_FILE = "traffic-today.json"
+_KEEP_BYTES = 1_000_000  # that a kill may make forgotten
+
+
+class Today:
+    """Bytes of this day."""
+
+    def __init__(self, path: Path, totals: Callable[[], tuple[int, int]]) -> None:
+        """`totals` are all bytes sent and received since the start; they only rise."""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._path = path
+        self._totals = totals
+        self._counted = totals()
+        self._kept = ("", 0)
+        self._day = ""
+        self._load()
+
+    def count(self, day: str) -> None:
+        """Take in what was moved since the last time; with a new day it starts anew. Call it every few seconds."""
+        if day != self._day:
+            self._day, self.sent_bytes, self.received_bytes = day, 0, 0
+        before, self._counted = self._counted, self._totals()
+        self.sent_bytes += self._counted[0] - before[0]
+        self.received_bytes += self._counted[1] - before[1]
+        kept_day, kept_bytes = self._kept
+        if day != kept_day or self.sent_bytes + self.received_bytes - kept_bytes >= _KEEP_BYTES:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write it down."""
+        content = {"day": self._day, "sent": self.sent_bytes, "received": self.received_bytes}
+        self._kept = (self._day, self.sent_bytes + self.received_bytes)
+        with contextlib.suppress(DiskTrouble):  # which stands on the board of troubles
+            write_whole(self._path, json.dumps(content).encode(), lasts=False)
+
+    def _load(self) -> None:
+        try:
+            content = json.loads(self._path.read_bytes())
+            day, sent, received = str(content["day"]), int(content["sent"]), int(content["received"])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            logger.warning("the day's traffic is counted from 0 path=%s reason=%s", self._path, error)
+            return
+        self._day, self.sent_bytes, self.received_bytes = day, max(0, sent), max(0, received)
+        self._kept = (day, self.sent_bytes + self.received_bytes)
