@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from simulation import scale
-from simulation.__main__ import check
+from simulation.checking import check
 from simulation.hostile import Forger, TwoFaced, Wilful, forged_record
 from simulation.invariants import agreement_seconds
 from simulation.machine import Machine

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulation import checking
 from simulation.disk import DiskChain
 from simulation.invariants import Violation
 from simulation.node import SimulatedNode
-from simulation.scenario import random_run
+from simulation.scenario import Outcome, random_run
 
 from spes_peer.following.follower import Follower
 from spes_peer.rounds import assignment, member, ownership
@@ -104,3 +105,13 @@ def test_that_subsets_change_hands_with_every_record_is_found(monkeypatch: Patch
 def test_that_nobody_looks_for_a_better_chain_is_found(monkeypatch: Patch) -> None:
     monkeypatch.setattr(Follower, "_others", lambda _: [])
     is_found("both own subset")
+
+
+def test_a_run_that_will_not_end_is_named(monkeypatch: Patch) -> None:
+    def endless(_seed: int) -> Outcome:
+        while True:
+            pass
+
+    monkeypatch.setattr(checking, "random_run", endless)
+    monkeypatch.setattr(checking, "_MOST_CPU_SECONDS", 0.2)
+    assert re.match(r"seed 4711: (?s:.)*still running", str(checking.checked(4711)))

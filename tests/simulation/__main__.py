@@ -1,35 +1,13 @@
 """`python -m tests.simulation SEED` replays one run as a trace; `FIRST END` checks the seeds in that range."""
 
-import gc
 import sys
 import time
-import traceback
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 
+from .checking import check
 from .invariants import Violation
 from .scenario import Outcome, random_run
 
 _USAGE = "usage: python -m tests.simulation SEED | FIRST END"
-
-
-def checked(seed: int) -> Outcome | str:
-    """What came of this seed, or what is violated in it."""
-    try:
-        return random_run(seed)
-    except Violation as violation:
-        return str(violation)
-    except Exception:  # the program or the simulator is wrong: the seed says where
-        return f"seed {seed}: {traceback.format_exc()}"
-    finally:
-        gc.collect()
-
-
-def check(seeds: Iterable[int], num_processes: int | None = None) -> Iterator[Outcome | str]:
-    """What came of these seeds, in their order, on all cores."""
-    # a run makes no cycles worth looking for while it lasts
-    with ProcessPoolExecutor(num_processes, initializer=gc.disable) as pool:
-        yield from pool.map(checked, seeds, chunksize=5)
 
 
 def main(arguments: list[str]) -> int:
