@@ -19,6 +19,7 @@ from spes_peer.blobs import BlobStore
 from spes_peer.clock import ClockWatch, SwarmClock
 from spes_peer.errors import SpesError, Unreachable, first_in
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
+from spes_peer.exchange.blob_words import BlobWords
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
@@ -31,6 +32,7 @@ from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_
 from spes_peer.exchange.relays import MAX_RELAYS, RelayChoice, RelayLimits
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
+from spes_peer.exchange.transfers import Transfers
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.files import remove_litter
 from spes_peer.folder import INCARNATION_FILE, StateFolder
@@ -112,6 +114,8 @@ class Node:
         self.signer = Signer(self.identity, signed.run_id, incarnation, lambda: self.head_hash)
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic(self.identity.peer_id)
+        self.blob_words = BlobWords(self.manifest)
+        self.transfers = Transfers(self.blob_words.of)
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(
             self.signer,
@@ -141,6 +145,7 @@ class Node:
             self.manifest.timing.fetch_stall_seconds,
             download=self._download,
             names=self.names,
+            transfers=self.transfers,
         )
         self._has_moved = asyncio.Event()
         self.announce_soon = asyncio.Event()
@@ -286,6 +291,7 @@ class Node:
                 traffic=self.traffic,
                 upload=self._upload,
                 home_address=self._home.address_for,
+                transfers=self.transfers,
             )
             stack.push_async_callback(self.server.stop, 1.0)
             stack.push_async_callback(self.connections.close)

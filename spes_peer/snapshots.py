@@ -111,12 +111,15 @@ class SnapshotStore:
         """Have every block of a snapshot whole, and needed until two newer ones are kept; `PeerError` when one cannot
         be had."""
         self._fetched = snapshot
+        self._name(snapshot)
         sources = self._node.others()
         return await self._have([(block.blob, block.size_bytes, sources) for block in snapshot.blocks], "blocks")
 
     async def fetch_updates(self, record: SealedRecord) -> Fetched:
         """Have every update of a record whole; `PeerError` when one cannot be had."""
         others = self._node.others()
+        updates = ((update.block, update.blob) for update in record.record.updates)
+        self._node.blob_words.note_of_blocks("update", updates, self._node.layout.by_id)
         wanted = []
         for update in record.record.updates:
             first = [one.peer_id for one in update.contributors]
@@ -136,6 +139,7 @@ class SnapshotStore:
 
     def keep(self, snapshot: Snapshot) -> None:
         """Add a snapshot, and keep the two newest."""
+        self._name(snapshot)
         others = [one for one in self.kept if one.round < snapshot.round and not self._is_refuted(one)]
         self._replace((snapshot, *others)[:KEPT_SNAPSHOTS])
         if len(self.kept) == KEPT_SNAPSHOTS and self._fetched is not None and self._fetched.round < self.kept[-1].round:
@@ -156,6 +160,10 @@ class SnapshotStore:
         if self._fetched is not None and 0 < round <= self._fetched.round:
             self._fetched = None
         self._updates = {number: names for number, names in self._updates.items() if number < round}
+
+    def _name(self, snapshot: Snapshot) -> None:
+        """For whoever watches its blobs travel."""
+        self._node.blob_words.note((block.blob for block in snapshot.blocks), "snapshot")
 
     def _is_refuted(self, snapshot: Snapshot) -> bool:
         root = self._root_after(snapshot.round)

@@ -16,6 +16,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
+from spes_peer.exchange.transfers import Transfers
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import PeerEntry, PeerState, Role
@@ -52,7 +53,8 @@ class Node:
         self.named: set[PeerId] = set()
         self.heard_times: list[tuple[PeerId, float]] = []
         self.connections = Connections(self.signer, self.traffic, open_tunnel, now=lambda: self.now())
-        self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds)
+        self.transfers = Transfers()
+        self.fetcher = Fetcher(self.holdings, self.connections, stall_seconds, transfers=self.transfers)
         self.unix_path = folder / "peer.sock"
         self.records: list[CertifiedRecord] = []
         self.described: Description | None = None
@@ -63,7 +65,9 @@ class Node:
         return self.holdings.store
 
     async def start(self, listen: str | None = "127.0.0.1:0") -> None:
-        self.server = await PeerServer.start(self, self.holdings, self.tls, listen, self.unix_path, self.traffic)
+        self.server = await PeerServer.start(
+            self, self.holdings, self.tls, listen, self.unix_path, self.traffic, transfers=self.transfers
+        )
 
     def entry(self, grpc_addresses: Sequence[str] | None = None, libp2p_addresses: Sequence[str] = ()) -> PeerEntry:
         if grpc_addresses is None:

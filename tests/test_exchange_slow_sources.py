@@ -16,6 +16,7 @@ from spes_peer.exchange.limits import FETCHES_PER_SOURCE
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.transfer import Means, Transfer
+from spes_peer.exchange.transfers import Transfers
 from spes_peer.identity import Identity, PeerId
 
 CONTENT = b"x" * PIECE_BYTES
@@ -116,7 +117,8 @@ async def test_members_are_asked_before_strangers_and_who_is_late_last(tmp_path:
     loaded, stranger, idle, late, failing = peers = [Identity.generate().peer_id for _ in range(5)]
     means = Means(node.holdings, node.connections, STALL_SECONDS, Pace(), names=lambda peer: peer != stranger)
     means.load[loaded], means.late = 4, {late}
-    transfer = Transfer(node.holdings.begin("0" * 64, 1), means, set())
+    with Transfers().fetching("0" * 64, 1) as move:
+        transfer = Transfer(node.holdings.begin("0" * 64, 1), means, set(), move)
     transfer.add_sources(peers)
     transfer._sources[failing].num_failures = 1
 

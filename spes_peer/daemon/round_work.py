@@ -148,6 +148,7 @@ class RoundWork:
             self._send(self.excuse)
 
     def contribute(self, contribution: Contribution) -> None:
+        self._name("offer", ((offer.block, offer.blob) for offer in contribution.offers))
         offers = {offer.blob for offer in contribution.offers}
         self.contribution = contribution
         self.holdings |= offers
@@ -171,6 +172,7 @@ class RoundWork:
             if not self._may_name(task.block, task.digest):
                 return
             self._inputs[task.block] = task.inputs
+            self._name("offer", ((task.block, one.blob) for one in task.inputs))
             self._missing.pop(task.block, None)
             self._spawn(self._reduce(task))
         elif said := self._missing.get(task.block) or self.reports.get(task.block):
@@ -195,7 +197,12 @@ class RoundWork:
         if not self._may_name(notice.block, notice.blob):
             return
         self._notices_started.add(notice.blob)
+        self._name("update", ((notice.block, notice.blob),))
         self._spawn(self.unless_closed(self._hold(notice)))
+
+    def _name(self, kind: str, blobs: Iterable[tuple[BlockId, str]]) -> None:
+        """For whoever watches these blobs, each with its block's id, travel."""
+        self._node.blob_words.note_of_blocks(kind, blobs, self._node.layout.by_id)
 
     def _may_name(self, block: BlockId, named: str | bytes) -> bool:
         """Whether the coordinator has not named too many for one block: each is fetched, and fills the disk."""
@@ -247,7 +254,8 @@ class RoundWork:
         async def is_missing(one: ReduceInput) -> bool:
             try:
                 # one that trickles its offers must not hold all places, nor they who wait for a task that is over
-                async with self._fetching_of[one.peer_id], self._fetching, asyncio.timeout(attempt_seconds):
+                places = self._node.transfers.place(self._fetching_of[one.peer_id], self._fetching)
+                async with places, asyncio.timeout(attempt_seconds):
                     if not self._is_wanted(task):
                         return True
                     await self._node.fetcher.fetch(one.blob, size, [one.peer_id, *self._node.others()])

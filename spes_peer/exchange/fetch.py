@@ -12,6 +12,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.limits import MAX_BLOB_BYTES
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.transfer import Means, Transfer
+from spes_peer.exchange.transfers import Transfers
 from spes_peer.identity import PeerId
 
 _FORGIVEN_SECONDS = 300.0
@@ -46,9 +47,12 @@ class Fetcher:
         stall_seconds: float,
         download: Pace | None = None,
         names: Callable[[PeerId], bool] = lambda _peer: True,
+        transfers: Transfers | None = None,
     ) -> None:
-        """Blobs come at the pace of `download`, and of those whom the newest record `names` where they have them."""
+        """Blobs come at the pace of `download`, and of those whom the newest record `names` where they have them; what
+        is on its way is shown on `transfers`."""
         self._means = Means(holdings, connections, stall_seconds, download or Pace(), names)
+        self._transfers = transfers or Transfers()
         self._running: dict[BlobName, _Running] = {}
         self._bad: defaultdict[BlobName, set[PeerId]] = defaultdict(set)
         self.bad_sources = self._means.bad_sources
@@ -80,7 +84,7 @@ class Fetcher:
         failures: list[SpesError] = []
 
         async def fetch_one(name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
-            async with turns:
+            async with self._transfers.place(turns):
                 if len(failures) >= parallel:
                     return
                 try:
@@ -129,9 +133,10 @@ class Fetcher:
         running, holdings = self._running[name], self._means.holdings
         try:
             partial = await asyncio.to_thread(holdings.begin, name, size_bytes)
-            running.transfer = Transfer(partial, self._means, self._bad[name])
-            running.add_sources(())
-            await running.transfer.run()
+            with self._transfers.fetching(name, size_bytes) as move:
+                running.transfer = Transfer(partial, self._means, self._bad[name], move)
+                running.add_sources(())
+                await running.transfer.run()
             await asyncio.to_thread(holdings.finish, partial)
             self._bad.pop(name, None)
         finally:

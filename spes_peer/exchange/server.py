@@ -47,6 +47,7 @@ from spes_peer.exchange.limits import (
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.tokens import TOKEN_KEY, open_token
 from spes_peer.exchange.traffic import Traffic, Transport
+from spes_peer.exchange.transfers import Move, Transfers
 from spes_peer.exchange.uploads import Uploads
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.logs import plain
@@ -134,14 +135,16 @@ class PeerServer:
         traffic: Traffic,
         upload: Pace | None = None,
         home_address: Callable[[Sequence[str]], str] = lambda _callers: "",
+        transfers: Transfers | None = None,
     ) -> "PeerServer":
         """Listen on `unix_path` and on `listen` ("127.0.0.1:4510"; port 0 for any; None for no inbound connections).
         Blobs leave at the pace of `upload`; `home_address` is what callers through a tunnel are told that say to be at
-        these addresses. `BadConfiguration` when that cannot be."""
+        these addresses. What is served is shown on `transfers`. `BadConfiguration` when that cannot be."""
         endpoint = parse_endpoint(listen, lowest_port=0) if listen is not None else None
         _make_way(unix_path)
         server = grpc.aio.server(options=grpc_options.SERVER, maximum_concurrent_rpcs=MAX_CALLS)
-        service = _Service(host, holdings, traffic, upload or Pace(), DialBack(home_address=home_address))
+        dial_back = DialBack(home_address=home_address)
+        service = _Service(host, holdings, traffic, upload or Pace(), dial_back, transfers or Transfers())
         server.add_generic_rpc_handlers((_handlers(service),))
         credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
         try:
@@ -255,7 +258,15 @@ def _parsed(message_class: type[M], content: bytes) -> M:
 class _Service:
     """The calls of proto/peer.proto."""
 
-    def __init__(self, host: Host, holdings: Holdings, traffic: Traffic, upload: Pace, dial_back: DialBack) -> None:
+    def __init__(
+        self,
+        host: Host,
+        holdings: Holdings,
+        traffic: Traffic,
+        upload: Pace,
+        dial_back: DialBack,
+        transfers: Transfers,
+    ) -> None:
         self._host = host
         self._holdings = holdings
         self._traffic = traffic
@@ -266,6 +277,7 @@ class _Service:
         self._attending: dict[PeerId, asyncio.Event] = {}
         """Set when the caller attends by a newer call."""
         self._dial_back = dial_back
+        self._transfers = transfers
         self._said, self._faults = Paces(), Paces()
         """How fast callers talk that attend, and send what is no request."""
 
@@ -305,13 +317,14 @@ class _Service:
             self._slots.hold(line.caller, line.is_stranger),
             self._holdings.serving(request.name),
             self._uploads.noting(request.name, line.caller, request.pieces) as unsent,
+            self._transfers.serving(request.name, have.size_bytes, line.caller) as move,
         ):
             if request.with_digests:
                 await line.write(FetchReply(digests=self._holdings.digests(request.name)))
             chunk_size = ChunkSize()
             async with contextlib.aclosing(self._pieces(request)) as pieces:
                 async for index, piece in pieces:
-                    await self._send_piece(line, index, memoryview(piece), chunk_size)
+                    await self._send_piece(line, index, memoryview(piece), chunk_size, move)
                     unsent.discard(index)
                     self._holdings.note_served(request.name)
 
@@ -331,7 +344,9 @@ class _Service:
     async def _read_piece(self, name: str, index: int) -> bytes:
         return await asyncio.to_thread(self._holdings.read_piece, name, index)
 
-    async def _send_piece(self, line: "_Line", index: int, piece: memoryview, chunk_size: ChunkSize) -> None:
+    async def _send_piece(
+        self, line: "_Line", index: int, piece: memoryview, chunk_size: ChunkSize, move: Move
+    ) -> None:
         now, start = asyncio.get_running_loop().time, 0
         while start < max(len(piece), 1):
             num_bytes = min(chunk_size.num_bytes, self._upload.chunk_bytes(self._slots.num_taken))
@@ -340,6 +355,7 @@ class _Service:
             began_at = now()
             await line.write_packed(pack_chunk(index, chunk))
             chunk_size.note(now() - began_at)
+            move.add(len(chunk), line.caller, line.transport)
             start += num_bytes
 
     async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:

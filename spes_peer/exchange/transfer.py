@@ -29,6 +29,7 @@ from spes_peer.exchange.limits import (
 from spes_peer.exchange.link import Link, Stalled, blaming
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.sources import Patience, Request, Source, Wanted, num_at_once, request_size
+from spes_peer.exchange.transfers import Move
 from spes_peer.exchange.uploads import MAX_PEERS_PER_BLOB
 from spes_peer.identity import PeerId
 from spes_peer.wire.chunks import Chunk
@@ -89,10 +90,13 @@ class Means:
 
 
 class Transfer:
-    """Brings one partial blob to completion. `bad` holds peers that are not asked, and takes those found bad."""
+    """Brings one partial blob to completion. `bad` holds peers that are not asked, and takes those found bad; `move`
+    hears what comes."""
 
-    def __init__(self, partial: PartialBlob, means: Means, bad: set[PeerId]) -> None:
+    def __init__(self, partial: PartialBlob, means: Means, bad: set[PeerId], move: Move) -> None:
         self.partial = partial
+        self._move = move
+        move.bytes_done = sum(map(partial.piece_bytes, partial.held))
         self._means = means
         self._bad = bad
         self._wanted = Wanted(partial.num_pieces)
@@ -262,7 +266,7 @@ class Transfer:
         keeper = _Keeper(self.partial, lambda piece: self._kept(source, request, piece))
         try:
             async with contextlib.aclosing(self._replies(link, request)) as replies:
-                await self._receive(replies, source.peer_id, request, keeper)
+                await self._receive(replies, link, request, keeper)
         finally:
             try:
                 await keeper.finish()  # what has come is kept, whatever came of the rest
@@ -291,7 +295,7 @@ class Transfer:
                     one.go_on(self._now())
 
     async def _receive(
-        self, replies: AsyncGenerator[Chunk, None], peer_id: PeerId, request: Request, keeper: "_Keeper"
+        self, replies: AsyncGenerator[Chunk, None], link: Link, request: Request, keeper: "_Keeper"
     ) -> None:
         """All pieces, or as many as until another source has brought one of them sooner."""
         expected = iter(tuple(request.pieces))
@@ -300,11 +304,12 @@ class Transfer:
             if awaited is None or reply.piece != awaited:
                 raise BadMessage(f"piece {reply.piece}, which was not asked for")
             content = reply.content
-            await self._means.download.take(len(content), peer_id)
+            await self._means.download.take(len(content), link.peer_id)
             request.num_bytes += len(content)
+            self._move.add(len(content), link.peer_id, link.transport)
             if keeper.take(awaited, content):
                 await keeper.keep(awaited)
-                self._means.note_piece(peer_id, self.partial.piece_bytes(awaited), self._now() - began_at)
+                self._means.note_piece(link.peer_id, self.partial.piece_bytes(awaited), self._now() - began_at)
                 awaited, began_at = next(expected, None), self._now()
             elif awaited in self.partial.held:
                 return
