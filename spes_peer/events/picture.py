@@ -1,0 +1,76 @@
+"""What a daemon shows: the fold of the events that it wrote, and nothing else.
+
+The daemon's facts are looked at when somebody looks or something changed; what is other than in the picture is an
+event. Figures that move all the time become events now and then, so that the log stays small.
+"""
+
+import time
+from collections.abc import Callable
+
+from spes_peer.events.changes import apply, events_between
+from spes_peer.events.journal import EventLog
+from spes_peer.wire.control_pb2 import Status
+from spes_peer.wire.event_pb2 import Ended, Event
+
+SECONDS_BETWEEN = {
+    "training_sample": 2.0,
+    "progress_sample": 2.0,
+    "exchange_sample": 2.0,
+    "traffic_sample": 2.0,
+    "parts_sample": 5.0,
+    "device_sample": 5.0,
+    "given_changed": 5.0,
+    "peers_sample": 10.0,
+    "disk_sample": 30.0,
+}
+"""Between two events of a kind that could come at every look; others come at once."""
+
+
+class Picture:
+    """The status that the events make. What `look` returned once is never changed."""
+
+    def __init__(
+        self,
+        facts: Callable[[], Status],
+        log: EventLog,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._facts = facts
+        self._log = log
+        self._clock = clock
+        self._ticks = ticks
+        self._sequence = log.next_sequence
+        self._due_at: dict[str, float] = {}
+        self.status = Status()
+
+    def look(self) -> Status:
+        """Take in what the facts say now."""
+        self._take([event for event in events_between(self.status, self._facts()) if self._is_due(event)])
+        return self.status
+
+    def end(self, why: str, exit_code: int) -> None:
+        """The daemon ends, after what the facts say; nothing is taken in afterwards."""
+        self.look()
+        self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
+        self._log.close()
+
+    def _is_due(self, event: Event) -> bool:
+        kind = event.WhichOneof("kind") or ""
+        now = self._ticks()
+        if now < self._due_at.get(kind, now):
+            return False
+        self._due_at[kind] = now + SECONDS_BETWEEN.get(kind, 0.0)
+        return True
+
+    def _take(self, events: list[Event]) -> None:
+        if not events:
+            return
+        before, after, at = self.status, Status(), self._clock()
+        after.CopyFrom(before)
+        for event in events:
+            event.sequence, event.at = self._sequence, at
+            self._sequence += 1
+            apply(after, event)
+        self.status = after
+        self._log.append(events, before)
