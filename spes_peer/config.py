@@ -19,7 +19,7 @@ import platformdirs
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
 
-_NO_SETTINGS = frozenset({"help", "config", "with_parent", "detach"})
+_NO_SETTINGS = frozenset({"help", "config", "with_parent", "detach", "yes"})
 _WIDTH = 100
 
 

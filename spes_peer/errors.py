@@ -6,7 +6,8 @@
     │   │   └── TooNew                the run speaks an older protocol
     │   ├── NoBootstrap          nobody answers at the bootstrap address
     │   ├── TooOld               the run speaks a newer protocol
-    │   └── NotAdmitted          the run does not want this peer
+    │   ├── NotAdmitted          the run does not want this peer
+    │   └── NoDevice             no device here can train the run's model
     ├── PeerError            a peer's fault: costs that one message or transfer, never the round
     │   ├── BadMessage           bytes that are not what they claim to be
     │   │   └── BadEncoding          … of an encoded block
@@ -59,6 +60,10 @@ class TooOld(UserError):
 
 class NotAdmitted(UserError):
     exit_code = 5
+
+
+class NoDevice(UserError):
+    exit_code = 6
 
 
 class PeerError(SpesError):

@@ -8,8 +8,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
@@ -21,9 +23,24 @@ SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
 DAEMON_LOG = "daemon.log"
+LOCK_FILE = "lock"
 KNOWN_NODES_FILE = "known-nodes.json"
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
+_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.05  # whoever looks whether a daemon runs holds it for a moment
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
+
+
+def holder_of(folder: Path) -> str:
+    """Process id of the daemon that runs on a folder, "unknown" while it is starting; empty where none runs."""
+    try:
+        with (folder / LOCK_FILE).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip() or "unknown"
+    except OSError:
+        pass
+    return ""
 
 
 def check_length(folder: Path) -> None:
@@ -114,17 +131,13 @@ class StateFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process, or refuse and name the one that does."""
-        with (self.path / "lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
+        with (self.path / LOCK_FILE).open("a+") as file:
+            if not _lock(file):
                 file.seek(0)
                 raise BadConfiguration(
                     f"already running (pid {file.read().strip() or 'unknown'}) on {self.path};"
                     f" use another folder with --data-dir, or end it with: spes-peer leave --data-dir {self.path}"
-                ) from None
+                )
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -144,3 +157,15 @@ class StateFolder:
                 f"{self.path} holds the state of another run ({held.run_id.hex()[:12]}, not"
                 f" {signed.run_id.hex()[:12]}); choose a new folder with --data-dir"
             )
+
+
+def _lock(file: IO[str]) -> bool:
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        time.sleep(_LOCK_PAUSE_SECONDS)
+    return False

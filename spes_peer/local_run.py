@@ -86,7 +86,8 @@ class Volunteer(NodeProcess):
         self.data_dir = folder / name
         self.status: Status | None = None
         options = ["--bootstrap", address, "--data-dir", str(self.data_dir), "--name", name, "--host", host]
-        options += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui", "--config", os.devnull]
+        options += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui", "--yes"]
+        options += ["--config", os.devnull]
         options += [] if is_reachable else ["--no-inbound"]
         super().__init__(name, folder, launch or Launch(), "spes_peer", "join", *options)
 

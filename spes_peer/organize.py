@@ -60,15 +60,15 @@ class Genesis:
 
 
 def create_run(
-    folder: Path, run_toml: str, corpus: Path | None = None, genesis: Genesis | None = None
+    folder: Path, run_toml: str, corpus: Path | None = None, genesis: Genesis | None = None, licence: str = ""
 ) -> SignedManifest:
     """Make `folder`; the corpus is the text files in a folder, or else the embedded default; the first weights are
-    drawn from the run's seed, or else what `genesis` makes."""
+    drawn from the run's seed, or else what `genesis` makes; `licence` is what volunteers read of the corpus's."""
     if folder.exists() and any(folder.iterdir()):
         raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
     run_file = parse_run_file(run_toml)
     with making_folder(folder) as building:
-        return _fill(building, run_file, run_toml, corpus, genesis or Genesis())
+        return _fill(building, run_file, run_toml, corpus, genesis or Genesis(), licence)
 
 
 def read_manifest(folder: Path) -> SignedManifest:
@@ -86,15 +86,18 @@ def read_manifest(folder: Path) -> SignedManifest:
     return signed
 
 
-def _fill(folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, make_genesis: Genesis) -> SignedManifest:
+def _fill(
+    folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, make_genesis: Genesis, licence: str
+) -> SignedManifest:
     organizer = Identity.load_or_create(folder / "organizer.key")
     bootstrap = Identity.load_or_create(folder / "identity.key")
     documents = standard_library(run_file.run.seed) if corpus is None else read_text_folder(corpus, run_file.run.seed)
     logger.info("tokenizing the corpus documents=%d", len(documents))
-    data = make_shards(documents, BlobStore(folder / "blobs"), run_file.model)
+    data = make_shards(documents, BlobStore(folder / "blobs"), run_file.model).model_dump()
+    data["licence"] = licence or documents.licence
     manifest = validated(
         Manifest,
-        {**run_file.model_dump(), "data": data.model_dump(), "organizers": (organizer.peer_id,)},
+        {**run_file.model_dump(), "data": data, "organizers": (organizer.peer_id,)},
         "run.toml",
     )
     signed = sign_manifest(manifest, organizer)

@@ -173,7 +173,7 @@ class Run:
     def come_back(self, name: str, *options: str) -> "subprocess.Popen[bytes]":
         """Join with nothing but what is in the folder."""
         fixed = ["--data-dir", str(self.place.path / name), "--name", name]
-        fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui"]
+        fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui", "--yes"]
         return self.place.start("join", *fixed, *options, log=f"{name}.log", before=self.befores.get(name, ()))
 
     def start_bootstrap(self) -> None:

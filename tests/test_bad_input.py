@@ -58,7 +58,7 @@ def test_a_dead_bootstrap_port_is_named_and_tried_again_until_its_owner_gives_up
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{NOBODY}"
-    command = ["spes_peer", "join", "--bootstrap", address, "--data-dir", str(tmp_path / "state"), "--no-tui"]
+    command = ["spes_peer", "join", "--bootstrap", address, "--data-dir", str(tmp_path / "state"), "--no-tui", "--yes"]
     with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as waiting:
         try:
             assert waiting.stderr is not None
@@ -133,14 +133,14 @@ def test_an_unwritable_state_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # a folder inside a file cannot be made, not even by root
     state = tmp_path / "file" / "state"
     address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
-    done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--no-tui")
+    done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--no-tui", "--yes")
     refused(done, 2, str(state), "--data-dir")
 
 
 def test_a_state_folder_whose_sockets_would_have_too_long_paths_is_refused(tmp_path: Path) -> None:
     state = tmp_path / ("x" * 100)
     address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
-    done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--no-tui")
+    done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--no-tui", "--yes")
     refused(done, 2, "too long", "--data-dir")
     assert not state.exists()
 

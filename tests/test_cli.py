@@ -165,7 +165,7 @@ async def test_a_second_join_on_a_folder_is_refused_before_a_dashboard_opens(fol
 
 
 def test_a_daemon_that_refuses_to_start_gives_its_reason_and_code_in_the_terminal(folder: Path) -> None:
-    code, said = in_a_terminal("join", "--bootstrap", "127.0.0.1:4510", "--data-dir", str(folder))
+    code, said = in_a_terminal("join", "--bootstrap", "127.0.0.1:4510", "--data-dir", str(folder), "--yes")
     assert code == 2
     assert said.splitlines()[-1].startswith("spes-peer: bootstrap address")
 
@@ -213,12 +213,12 @@ def command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
 
 def test_a_detached_daemon_goes_on_alone_and_is_asked_read_and_ended_by_other_commands(folder: Path) -> None:
     address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
-    started = command(folder, "join", "--bootstrap", address, "--detach")
+    started = command(folder, "join", "--bootstrap", address, "--detach", "--yes")
     assert (started.returncode, started.stderr) == (0, "")
     assert f"spes-peer leave --data-dir {folder}" in started.stdout
     try:
         assert "doing joining" in command(folder, "status").stdout
-        assert "already running" in command(folder, "join", "--bootstrap", address, "--detach").stderr
+        assert "already running" in command(folder, "join", "--bootstrap", address, "--detach", "--yes").stderr
         read = command(folder, "logs", "--lines", "1")
         assert read.returncode == 0
         assert read.stdout.count("\n") == 1

@@ -96,7 +96,18 @@ def installed(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[s
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 def test_a_service_joins_with_the_options_that_were_typed_from_wherever_it_starts(tmp_path: Path, asked: Path) -> None:
     (tmp_path / "own.toml").write_text('max_upload = "2MB"\n')
-    given = ("--bootstrap", ADDRESS, "--data-dir", "lent", "--config", "own.toml", "--detach", "--name", "attic")
+    given = (
+        "--yes",
+        "--bootstrap",
+        ADDRESS,
+        "--data-dir",
+        "lent",
+        "--config",
+        "own.toml",
+        "--detach",
+        "--name",
+        "attic",
+    )
     done = installed(tmp_path, *given)
     assert (done.returncode, done.stderr) == (0, "")
     unit = (tmp_path / ".config/systemd/user/spes-peer.service").read_text()

@@ -128,7 +128,7 @@ def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> Non
     until(lambda: all(one in subset_owners(place.status("veteran")) for one in both), "both own a subset")
 
     second = place.run(
-        "join", "--bootstrap", organized.address, "--data-dir", str(place.path / "latecomer"), "--no-tui"
+        "join", "--bootstrap", organized.address, "--data-dir", str(place.path / "latecomer"), "--no-tui", "--yes"
     )
     assert second.returncode == 2
     assert f"already running (pid {latecomer.pid})" in second.stderr
@@ -166,7 +166,9 @@ def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
     address = until(
         lambda: (place.path / "run/address").exists() and (place.path / "run/address").read_text().strip(), "it serves"
     )
-    refused = place.run("join", "--bootstrap", address, "--data-dir", str(place.path / "volunteer"), "--no-tui")
+    refused = place.run(
+        "join", "--bootstrap", address, "--data-dir", str(place.path / "volunteer"), "--no-tui", "--yes"
+    )
     assert refused.returncode == 2
     assert "another run" in refused.stderr
 

@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spes_peer import config
 from spes_peer.cli.parsing import (
@@ -24,6 +24,9 @@ from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.relays import OF_VOLUNTEER
 from spes_peer.training.plan_command import add_memory_choices, size
+
+if TYPE_CHECKING:
+    from spes_peer.daemon.program import JoinSettings
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +55,12 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
     add_bootstrap(parser)
     add_data_dir(parser)
     add_max_disk(parser)
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="agree to the first start without being asked: for services and scripts",
+    )
     parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
     network = parser.add_argument_group("network")
     network.add_argument("--host", default="", help="address to listen on (all that this machine has, or gets)")
@@ -114,9 +123,31 @@ def check_join(options: argparse.Namespace) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     check_join(options)
-    from spes_peer.daemon.program import Daemon, JoinSettings
+    from spes_peer.daemon.foreground import join_detached, join_with_dashboard, refuse_second
+    from spes_peer.daemon.program import Daemon
 
-    settings = JoinSettings(
+    settings = join_settings(options)
+    refuse_second(settings.data_dir)
+    if not agrees(options, settings):
+        return 0
+    if not options.detach and (options.no_tui or not can_draw()):
+        return asyncio.run(Daemon(settings).run())
+    arguments = [argument for argument in options.arguments if argument != "--detach"]
+    return (join_detached if options.detach else join_with_dashboard)(arguments, settings.data_dir)
+
+
+def agrees(options: argparse.Namespace, settings: "JoinSettings") -> bool:
+    """Whether the owner wants this machine lent, asked where that was not said before."""
+    from spes_peer.first_start.command import agree, has_joined
+
+    return options.yes or has_joined(settings.data_dir) or agree(settings, options.arguments)
+
+
+def join_settings(options: argparse.Namespace) -> "JoinSettings":
+    """For the daemon."""
+    from spes_peer.daemon.program import JoinSettings
+
+    return JoinSettings(
         bootstraps=bootstraps(options),
         data_dir=data_dir(options),
         name=options.name,
@@ -138,9 +169,3 @@ def _join(options: argparse.Namespace) -> int:
         checkpointing=options.checkpointing,
         optimizer_bits=options.optimizer_bits,
     )
-    if not options.detach and (options.no_tui or not can_draw()):
-        return asyncio.run(Daemon(settings).run())
-    from spes_peer.daemon.foreground import join_detached, join_with_dashboard
-
-    arguments = [argument for argument in options.arguments if argument != "--detach"]
-    return (join_detached if options.detach else join_with_dashboard)(arguments, settings.data_dir)

@@ -33,6 +33,12 @@ def add_run(commands: Any) -> None:
     create.add_argument(
         "--corpus", type=Path, metavar="FOLDER", help="text files to train on (Python's standard library)"
     )
+    create.add_argument(
+        "--licence",
+        default="",
+        metavar="TEXT",
+        help="of the corpus, such as CC-BY-SA-4.0, which volunteers read before they join (none)",
+    )
     add_log_level(create)
     create.set_defaults(run=_run_create)
     preset = actions.add_parser("preset", help="print a preset's run file, to start your own from")
@@ -48,7 +54,8 @@ def add_run(commands: Any) -> None:
 def _run_create(options: argparse.Namespace) -> None:
     from spes_peer.organize import create_run, run_file_text
 
-    signed = create_run(options.folder, run_file_text(options.preset, options.config), options.corpus)
+    run_toml = run_file_text(options.preset, options.config)
+    signed = create_run(options.folder, run_toml, options.corpus, licence=options.licence)
     print(f"run {signed.run_id.hex()} in {options.folder}")
     print(f"start its bootstrap node with: spes-bootstrap --run {options.folder}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer import config
-from spes_peer.cli.join import check_join
+from spes_peer.cli.join import agrees, check_join, join_settings
 from spes_peer.cli.parsing import add_log_level, data_dir
 from spes_peer.cli.settings import Settings
 from spes_peer.errors import BadConfiguration, UserError
@@ -47,6 +47,8 @@ def _service_install(options: argparse.Namespace) -> None:
         raise UserError(
             f"a daemon runs on {folder}; end it first: spes-peer leave --data-dir {shlex.quote(str(folder))}"
         )
+    if not agrees(options, join_settings(options)):
+        return
     typed = options.arguments[options.arguments.index("install") + 1 :]
     given = [argument for argument in typed if argument not in ("--detach", "--no-tui", "--with-parent")]
     given += ["--data-dir", str(folder)]  # a service starts in another folder, and what is said last counts

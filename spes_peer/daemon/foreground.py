@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spes_peer.control import is_live
 from spes_peer.errors import BadConfiguration, ChildFailed
-from spes_peer.folder import StateFolder
+from spes_peer.folder import StateFolder, holder_of
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -23,11 +23,7 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
     """Start `spes-peer join …` without a dashboard, its log in the state folder; returns when it can be watched.
 
     A daemon that refuses to start has its reason printed and its exit code raised as `SystemExit`."""
-    if is_live(data_dir / "control.sock"):
-        raise BadConfiguration(
-            f"already running on {data_dir}; see it with: spes-peer watch{_option(data_dir)};"
-            " use another folder with --data-dir"
-        )
+    refuse_second(data_dir)
     log_path = log_of(data_dir)
     log_start = log_path.stat().st_size if log_path.exists() else 0
     with log_path.open("ab") as log:
@@ -50,6 +46,16 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
         print(lines[-1] if lines else f"the daemon ended at once; see {log_path}", file=sys.stderr)
         raise SystemExit(daemon.returncode)
     return daemon
+
+
+def refuse_second(data_dir: Path) -> None:
+    """`BadConfiguration` where a daemon has the folder already."""
+    pid = holder_of(data_dir)
+    if pid or is_live(data_dir / "control.sock"):
+        raise BadConfiguration(
+            f"already running (pid {pid or 'unknown'}) on {data_dir}; see it with: spes-peer watch{_option(data_dir)};"
+            " for a second volunteer name another folder with --data-dir"
+        )
 
 
 def _wait_until_live(daemon: "subprocess.Popen[bytes]", data_dir: Path) -> None:

@@ -25,6 +25,8 @@ class Corpus:
 
     source: str
     documents: tuple[str, ...]
+    licence: str = ""
+    """Where it is known."""
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -37,7 +39,7 @@ def standard_library(seed: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Corpus:
     paths = (path for path in root.rglob("*.py") if not _NOT_THE_LIBRARY & set(path.relative_to(root).parts))
     documents = tuple(_read(_shuffled(root, paths, seed), max_bytes))
     version = sysconfig.get_python_version()
-    return Corpus(f"standard library of Python {version}", documents)
+    return Corpus(f"standard library of Python {version}", documents, "PSF License Version 2")
 
 
 def read_text_folder(folder: Path, seed: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Corpus:

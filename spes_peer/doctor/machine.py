@@ -1,7 +1,5 @@
 """This machine by itself: programs, device, memory, disk, state folder, ports, what an earlier daemon left."""
 
-import asyncio
-import json
 import os
 import shutil
 import sys
@@ -13,17 +11,17 @@ import psutil
 
 from spes_peer import __version__
 from spes_peer.doctor.finding import Finding
-from spes_peer.errors import BadConfiguration, PeerError, UserError
+from spes_peer.errors import BadConfiguration, NoDevice, PeerError, UserError
 from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE, check_length
 from spes_peer.identity import Identity
 from spes_peer.organize import read_manifest
 from spes_peer.ports import choose_ports
+from spes_peer.training.device import report_of
 
 _LIBRARIES = ("torch", "hivemind", "libp2p", "grpcio", "textual")
 _OUR_PROCESSES = "spes_peer.tied"
 _LEAST_MEMORY_BYTES = 2 << 30
 _LEAST_DISK_BYTES = 2 << 30
-_DEVICE_SECONDS = 60.0
 
 
 def programs() -> Finding:
@@ -40,30 +38,16 @@ def programs() -> Finding:
 
 
 async def device(name: str) -> Finding:
-    """As torch has it, in a process of its own: it takes seconds to load, and may not come back."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "spes_peer.training.device_report", name),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    """As torch has it."""
     try:
-        async with asyncio.timeout(_DEVICE_SECONDS):
-            output, complaints = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return Finding(
-            "device", f"torch says nothing for {_DEVICE_SECONDS:.0f} s", "see whether the driver hangs", True
-        )
-    if process.returncode:
-        last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["it ended without a word"]
-        return Finding("device", last[0], "give another with --device, or mend torch's installation", stops=True)
-    said = json.loads(output)
-    words = f"{said['name']}, {said['free_bytes'] / 1e9:.1f} GB free"
-    if said["kind"] == "cpu":
+        report = await report_of(name)
+    except NoDevice as error:
+        said, _, advice = str(error).partition("; ")
+        return Finding("device", said, advice, stops=True)
+    words = f"{report.name}, {report.free_bytes / 1e9:.1f} GB free"
+    if not report.is_gpu:
         return Finding("device", words, "a GPU trains many times as fast; torch sees none here")
-    if not said["has_bf16"]:
+    if not report.has_bf16:
         return Finding("device", words, "it has no bf16, so it computes in fp32: slower, and with more memory")
     return Finding("device", f"{words}, bf16")
 

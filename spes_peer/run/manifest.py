@@ -218,6 +218,8 @@ class Data(Section):
     held_out: Shard
     sources: tuple[str, ...] = ()
     """What the text is, for people."""
+    licence: str = Field(default="", max_length=500)
+    """Under which it may be used, as the organizer says."""
 
     def size_bytes(self, shard: Shard) -> int:
         """Of its blob."""

@@ -2,14 +2,13 @@
 
 import dataclasses
 import logging
-from typing import get_args
 
 import psutil
 import torch
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import RunFile
-from spes_peer.training.plan import Choices, Plan, Resident, choices_for, memory_plan
+from spes_peer.training.plan import Choices, Plan, choices_for, coarser, fitting_plan, memory_plan
 from spes_peer.training.work import OpenTrainer
 
 logger = logging.getLogger(__name__)
@@ -30,10 +29,15 @@ def device_called(name: str) -> torch.device:
 
 def usable_bytes(device: torch.device) -> int:
     """What a trainer may take of the device now."""
+    return int(most_bytes(device) * (1.0 if device.type == "cuda" else _USABLE_PART))
+
+
+def most_bytes(device: torch.device) -> int:
+    """What is free on the device now."""
     if device.type == "cuda":
         free_bytes, _total = torch.cuda.mem_get_info(device)
         return int(free_bytes)
-    return int(psutil.virtual_memory().available * _USABLE_PART)
+    return int(psutil.virtual_memory().available)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +58,9 @@ class Machine:
         choices = choices_for(
             device.type == "cuda", request.resident, request.checkpointing, request.optimizer_bits or 32
         )
-        machine = cls(device, request.memory_bytes or usable_bytes(device), choices, not request.resident)
-        while not machine.plan(run).fits and (coarser := machine._coarser()):
-            machine = coarser
-        return machine
+        memory_bytes = request.memory_bytes or usable_bytes(device)
+        _, choices = fitting_plan(run, memory_bytes, choices, may_be_coarser=not request.resident)
+        return cls(device, memory_bytes, choices, not request.resident)
 
     def plan(self, run: RunFile, num_subsets: int = 0) -> Plan:
         """As `plan.memory_plan`."""
@@ -66,12 +69,4 @@ class Machine:
     def is_smallest(self, run: RunFile, plan: Plan) -> bool:
         """Whether there is no plan that needs less than this one of ours."""
         least = memory_plan(run, 0, self.choices)
-        return plan.needed_bytes <= least.needed_bytes and self._coarser() is None
-
-    def _coarser(self) -> "Machine | None":
-        """With residents of the next lower precision."""
-        finer = get_args(Resident)[:-1]
-        if not self.may_be_coarser or self.choices.resident not in finer:
-            return None
-        resident = get_args(Resident)[finer.index(self.choices.resident) + 1]
-        return dataclasses.replace(self, choices=dataclasses.replace(self.choices, resident=resident))
+        return plan.needed_bytes <= least.needed_bytes and not (self.may_be_coarser and coarser(self.choices))

@@ -10,7 +10,7 @@ on a CPU both are the same memory. Units: bytes, and "values" for numbers of par
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from spes_peer.errors import BadConfiguration
@@ -108,6 +108,23 @@ def memory_plan(run: RunFile, memory_bytes: int, choices: Choices, num_subsets: 
             break
         best = larger
     return best
+
+
+def fitting_plan(run: RunFile, memory_bytes: int, choices: Choices, may_be_coarser: bool) -> tuple[Plan, Choices]:
+    """The plan as above and how it keeps residents: as `choices` say, unless not one subset fits so and they
+    `may_be_coarser`."""
+    plan = memory_plan(run, memory_bytes, choices)
+    while not plan.fits and may_be_coarser and (less := coarser(choices)) is not None:
+        choices, plan = less, memory_plan(run, memory_bytes, less)
+    return plan, choices
+
+
+def coarser(choices: Choices) -> Choices | None:
+    """With residents of the next lower precision; None where there is none."""
+    finer = get_args(Resident)[:-1]
+    if choices.resident not in finer:
+        return None
+    return replace(choices, resident=get_args(Resident)[finer.index(choices.resident) + 1])
 
 
 def choices_for(is_gpu: bool, resident: str = "", checkpointing: str = "auto", optimizer_bits: int = 32) -> Choices:

@@ -1,0 +1,76 @@
+"""The question itself. Nothing is written before the answer, and nothing at all after a no."""
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from spes_peer.daemon.program import JoinSettings
+from spes_peer.errors import BadConfiguration
+from spes_peer.first_start.facts import Facts, look
+from spes_peer.first_start.words import described
+from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE, StateFolder, check_length
+from spes_peer.identity import Identity
+
+
+def has_joined(folder: Path) -> bool:
+    """Whether the owner has agreed to the run of this folder before."""
+    return (folder / MANIFEST_FILE).exists()
+
+
+def agree(settings: JoinSettings, typed: Sequence[str]) -> bool:
+    """Show what joining means and ask once; whether the owner wants it. Their yes is kept in the folder, for this run.
+
+    `typed` are the arguments of the command. `BadConfiguration` names it where nobody can be asked."""
+    folder = settings.data_dir.absolute()
+    check_length(folder)
+    identity = _identity(folder)
+    if not settings.bootstraps:
+        raise BadConfiguration(
+            f"no run is known yet in {folder}; name one of its nodes: spes-peer join --bootstrap ADDRESS"
+        )
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        again = shlex.join(["spes-peer", *typed, "--yes"])
+        raise BadConfiguration(
+            f"this is the first start in {folder}, and nobody can be asked here; to agree, type: {again}"
+        )
+    facts = _looked(settings, folder)
+    is_new = not (folder / KEY_FILE).exists()
+    print(f"This lends this machine to a run for the first time.\n\n{described(facts, identity.peer_id)}\n")
+    print(
+        f"  Its key {'will be' if is_new else 'is'} {folder / KEY_FILE}; keep a copy: spes-peer identity export FILE\n"
+    )
+    if not _wants_it():
+        print("Nothing was joined, and nothing is left behind." if is_new else "Nothing was joined.")
+        return False
+    held = StateFolder(folder)
+    if is_new:
+        identity.save(held.identity_key)
+    held.bind(facts.introduction.signed_manifest)
+    return True
+
+
+def _identity(folder: Path) -> Identity:
+    """The folder's, or one that it may get."""
+    identity = Identity.load(folder / KEY_FILE)
+    if identity is None and (folder / INCARNATION_FILE).exists():
+        StateFolder(folder).identity()  # says what to do
+    return identity or Identity.generate()
+
+
+def _looked(settings: JoinSettings, folder: Path) -> Facts:
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+        return asyncio.run(look(settings, folder, say=lambda why, _until_at: status.update(Text(why))))
+
+
+def _wants_it() -> bool:
+    try:
+        return input("Join? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

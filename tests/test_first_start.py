@@ -1,0 +1,154 @@
+"""Before a machine is lent for the first time, its owner is told what that means, and asked; a no leaves nothing."""
+
+import asyncio
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from control_program import short_folder
+from exchange_nodes import Node, address_of, running
+from terminal import in_a_terminal
+
+from spes_peer.daemon.program import JoinSettings
+from spes_peer.errors import NoBootstrap, NoDevice
+from spes_peer.exchange.holdings import Holdings
+from spes_peer.exchange.introduction import describe
+from spes_peer.first_start import facts as facts_module
+from spes_peer.first_start.command import has_joined
+from spes_peer.first_start.facts import Facts, look, pace, plan_for
+from spes_peer.first_start.words import described
+from spes_peer.folder import StateFolder
+from spes_peer.identity import Identity
+from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
+from spes_peer.run.records import first_record
+from spes_peer.training.device import DeviceReport
+
+DEVICE = DeviceReport("cuda", "cuda:0 Test", 8 * 10**9, 8 * 10**9, True)
+ANN = Identity.from_seed(b"a" * 32)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[Node]:
+    async with running(tmp_path, Holdings) as (one,):
+        one.describe_run(signed_manifest)
+        yield one
+
+
+async def looked(node: Node, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Facts:
+    async def report(_name: str) -> DeviceReport:
+        return DEVICE
+
+    monkeypatch.setattr(facts_module, "report_of", report)
+    chosen = JoinSettings(bootstraps=(address_of(node).text(),), data_dir=Path("lent"), **settings)  # type: ignore[arg-type]
+    return await look(chosen, Path("lent"), say=lambda _why, _until_at: None)
+
+
+async def test_five_lines_say_what_joining_means(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = described(await looked(node, monkeypatch, name="attic", max_upload=1_000), ANN.peer_id)
+    labels = [line[2:14].strip() for line in said.splitlines() if line[2:14].strip()]
+    assert labels == ["the run", "it uses", "it does not", "its data", "others see"]
+    words = " ".join(said.split())
+    for part in (
+        f"demo {node.described.manifest.run_id.hex()[:12]}",  # type: ignore[union-attr]
+        f"signed by its organizer {node.described.manifest.organizer}",  # type: ignore[union-attr]
+        "of memory on cuda:0 Test to train 4 of 4 subsets",
+        "3.60 MB sent",  # an hour, by the limit
+        "run what others send (only numbers travel)",
+        "not named by the organizer; licence: not stated by the organizer",
+        "the name 'attic', the address 127.0.0.1",
+        ANN.peer_id,
+    ):
+        assert part in words, part
+
+
+async def test_what_an_organizer_writes_moves_no_cursor(
+    node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = manifest.data.model_copy(update={"sources": ("\x1b[2Jtexts\n", "[red]x"), "licence": "CC0\r" + 400 * "x"})
+    run = manifest.run.model_copy(update={"name": "\x1b[31mrun"})
+    node.describe_run(sign_manifest(manifest.model_copy(update={"data": data, "run": run}), organizer))
+    said = described(await looked(node, monkeypatch), ANN.peer_id)
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert "[2Jtexts" in said
+    assert 300 * "x" not in said
+
+
+def test_a_pace_is_that_of_the_last_rounds_and_none_before_there_were_some() -> None:
+    record = first_record(b"r" * 32, (), (), 1000.0)
+    assert pace([]) == 0.0
+    assert pace([record]) == 0.0
+    rounds = [
+        dataclasses.replace(record, round=number, opened_at=at) for number, at in ((3, 0.0), (4, 10.0), (5, 22.0))
+    ]
+    assert pace([record, *rounds]) == 11.0
+
+
+def test_a_device_without_room_for_one_subset_is_refused_with_how_much_it_takes(manifest: Manifest) -> None:
+    settings = JoinSettings(bootstraps=(), data_dir=Path("lent"))
+    assert plan_for(manifest, DEVICE, settings).num_subsets == 4
+    assert plan_for(manifest, DEVICE, dataclasses.replace(settings, max_subsets=1)).num_subsets == 1
+    small = dataclasses.replace(DEVICE, free_bytes=10**6, most_bytes=10**6)
+    with pytest.raises(NoDevice, match=r"the smallest part of this run needs 0\.\d GB"):
+        plan_for(manifest, small, settings)
+    with pytest.raises(NoDevice, match="--memory"):
+        plan_for(manifest, DEVICE, dataclasses.replace(settings, memory_bytes=10**6))
+
+
+async def test_a_person_is_not_kept_waiting_for_a_node_that_is_not_there(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "_PATIENCE_SECONDS", 0.0)
+    address = address_of(node)
+    await node.stop()
+    chosen = JoinSettings(bootstraps=(address.text(),), data_dir=Path("lent"), device="cpu")
+    with pytest.raises(NoBootstrap, match=f"nothing listens at {address.endpoint}"):
+        await look(chosen, Path("lent"), say=lambda _why, _until_at: None)
+
+
+async def test_a_no_leaves_nothing_and_a_yes_is_kept_for_the_run(node: Node, folder: Path) -> None:
+    lent = folder / "lent"
+    command = ("join", "--bootstrap", address_of(node).text(), "--device", "cpu", "--data-dir", str(lent))
+    code, said = await asyncio.to_thread(in_a_terminal, *command, "--no-tui")
+    assert (code, "nothing is left behind" in said) == (0, True)
+    assert os.listdir(folder) == []
+    # what is asked there is agreed to here, and the daemon then does not take an address that it cannot listen at
+    wrong = (*command, "--no-tui", "--host", "192.0.2.77", "--port", "4510")
+    code, said = await asyncio.to_thread(in_a_terminal, *wrong, answer="y")
+    assert (code, "cannot listen on 192.0.2.77" in said) == (2, True)
+    assert has_joined(lent)
+    shown = said.partition("the peer id")[2].split()[0]
+    assert StateFolder(lent).identity().peer_id == shown
+    code, said = await asyncio.to_thread(in_a_terminal, *wrong)
+    assert (code, "[y/N]" in said, "cannot listen on 192.0.2.77" in said) == (2, False, True)
+
+
+def test_where_nobody_can_be_asked_it_is_said_what_to_type_and_nothing_is_made(folder: Path) -> None:
+    lent = folder / "my data"
+    address = f"/ip4/127.0.0.1/tcp/9/p2p/{ANN.peer_id}"
+    command = ["join", "--bootstrap", address, "--data-dir", str(lent)]
+    done = subprocess.run(
+        [sys.executable, "-m", "spes_peer", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"type: spes-peer join --bootstrap {address} --data-dir '{lent}' --yes\n")
+    assert os.listdir(folder) == []
+
+
+async def test_the_licence_that_an_organizer_names_is_read_by_volunteers(
+    node: Node, manifest: Manifest, organizer: Identity
+) -> None:
+    licensed = manifest.model_copy(update={"data": manifest.data.model_copy(update={"licence": "CC-BY-SA-4.0"})})
+    node.describe_run(sign_manifest(licensed, organizer))
+    introduction = await describe(address_of(node))
+    assert introduction.manifest.data.licence == "CC-BY-SA-4.0"
