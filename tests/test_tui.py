@@ -9,22 +9,19 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from control_program import Program, served, short_folder
-from textual.pilot import Pilot
+from tui_screens import DEADLINE_SECONDS, dashboard, screen_of, shows, until
 from tui_statuses import NOW, status, status_before_the_first_round
 
 import tui
 from spes_peer.control import ControlClient, ControlServer
-from tui.app import Dashboard
 from tui.help import HelpScreen
 from tui.log import LogPanel
 from tui.picture import draw
-
-DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -44,35 +41,10 @@ async def socket_path(program: Program, folder: Path) -> AsyncIterator[Path]:
         yield path
 
 
-def dashboard(socket_path: Path) -> Dashboard:
-    return Dashboard(socket_path, clock=lambda: NOW)
-
-
-def screen_of(app: Dashboard) -> str:
-    """The characters on the screen."""
-    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
-
-
-async def until(pilot: Pilot[str], is_so: Callable[[], bool]) -> None:
-    """Let the app run until something is so; fail with the screen when it never is."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, screen_of(pilot.app)  # type: ignore[arg-type]
-        await pilot.pause(0.02)
-
-
-async def shows(pilot: Pilot[str], *texts: str) -> None:
-    app = pilot.app
-    assert isinstance(app, Dashboard)
-    await until(pilot, lambda: all(text in screen_of(app) for text in texts))
-
-
-async def test_the_screen_shows_run_phase_owners_loss_peers_rounds_and_log(socket_path: Path) -> None:
+async def test_the_overview_shows_run_phase_and_what_is_waited_for(socket_path: Path) -> None:
     async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
         await shows(pilot, "bytes-of-python", "0:47 left", "step 13 of 20", "waits for birch, dogwood")
-        await shows(pilot, "alder (you)", "dogwood", "training  2.532", "held-out 2.548", "relay", "9.4M 14M")
-        await shows(pilot, "4.31k tok/s", "c779c0", "round closed round=23")
-        await shows(pilot, "detach (the daemon goes on)")
+        await shows(pilot, "training  2.532", "held-out 2.548", "4.31k tok/s", "detach")
 
 
 async def test_a_change_reaches_the_screen(socket_path: Path, program: Program) -> None:
@@ -88,6 +60,7 @@ async def test_the_log_follows_its_end_when_it_shrinks_until_somebody_scrolls_up
     socket_path: Path, program: Program
 ) -> None:
     async with dashboard(socket_path).run_test(size=(120, 44)) as pilot:
+        await pilot.press("6")
         await shows(pilot, "round closed round=23")
         await pilot.resize_terminal(120, 36)
         for number in (25, 26):
@@ -104,8 +77,12 @@ async def test_the_log_follows_its_end_when_it_shrinks_until_somebody_scrolls_up
 async def test_before_the_first_round_the_screen_says_what_is_missing(socket_path: Path, program: Program) -> None:
     program.show(status_before_the_first_round())
     async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "2 more volunteers are needed", "2 of 4 volunteers admitted", "claimed by cedar")
-        log = screen_of(pilot.app).split("5 log")[1].splitlines()  # type: ignore[arg-type]
+        await shows(pilot, "2 more volunteers are needed", "2 of 4 volunteers admitted")
+        await pilot.press("2")
+        await shows(pilot, "claimed by cedar")
+        await pilot.press("6")
+        await shows(pilot, "joined the run")
+        log = screen_of(pilot.app).split("─ log")[1].splitlines()  # type: ignore[arg-type]
         assert "joined the run" in log[1]  # a short log starts at the top
 
 
@@ -135,8 +112,8 @@ async def test_help_opens_and_closes(socket_path: Path, key: str) -> None:
 async def test_other_keys_do_nothing(socket_path: Path, program: Program) -> None:
     async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
         await shows(pilot, "round 24")
-        await pilot.press("x", "Q", "ctrl+p", "f1", "backspace", "enter", "space", "left", "home", "0", "9", "escape")
-        await shows(pilot, "round 24", "1 experts")
+        await pilot.press("x", "Q", "f1", "backspace", "enter", "space", "left", "home", "0", "9", "escape")
+        await shows(pilot, "round 24", "step 13 of 20")
         assert pilot.app.is_running
         assert len(pilot.app.screen_stack) == 1
     assert program.commands == []
@@ -152,17 +129,74 @@ async def test_p_pauses_and_resumes_and_shows_the_answer(socket_path: Path, prog
     assert program.commands == ["pause", "resume"]
 
 
-async def test_number_keys_and_tab_bring_the_panels_that_do_not_fit(socket_path: Path) -> None:
+SCREENS = {
+    "Overview": "step 13 of 20",
+    "Experts": "alder (you)",
+    "Rounds": "2.548",
+    "Peers": "birch",
+    "Exchange": "on its way",
+    "Log": "round closed round=23",
+}
+"""What tells each screen from the others."""
+
+
+async def test_number_keys_and_tab_open_the_screens(socket_path: Path) -> None:
     async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "1 experts", "2 training", "3 peers")
-        await pilot.press("5")
-        await shows(pilot, "1 experts", "5 log", "round closed round=23")
-        await pilot.press("4")
-        await shows(pilot, "4 rounds", "2.548")
-        await pilot.press("z")
-        await until(pilot, lambda: "1 experts" not in screen_of(pilot.app))  # type: ignore[arg-type]
-        await pilot.press("tab")
-        await shows(pilot, "5 log")
+        for number, text in enumerate(SCREENS.values(), start=1):
+            await pilot.press(str(number))
+            await shows(pilot, text)
+        for text in SCREENS.values():
+            await pilot.press("tab")
+            await shows(pilot, text)
+        for text in list(reversed(SCREENS.values()))[1:]:
+            await pilot.press("shift+tab")
+            await shows(pilot, text)
+
+
+async def test_a_click_on_a_tab_opens_its_screen(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "round 24")
+        for name, text in SCREENS.items():
+            tabs = screen_of(pilot.app).splitlines()[1]  # type: ignore[arg-type]
+            await pilot.click("#tabs", offset=(tabs.index(name), 0))
+            await shows(pilot, text)
+
+
+async def test_the_palette_opens_screens_and_gives_commands(socket_path: Path, program: Program) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 30)) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("ctrl+p", *"peers")
+        await shows(pilot, "who is here")
+        await pilot.press("enter")
+        await shows(pilot, SCREENS["Peers"])
+        await pilot.press("ctrl+p", *"pause")
+        await shows(pilot, "Pause or resume")
+        await pilot.press("enter")
+        await until(pilot, lambda: program.commands == ["pause"])
+
+
+@pytest.mark.parametrize(("key", "command"), [("r", "leave at_once=False"), ("n", "leave at_once=True")])
+async def test_l_asks_and_leaves(socket_path: Path, program: Program, key: str, command: str) -> None:
+    async with dashboard(socket_path).run_test(size=(80, 24), notifications=True) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("l")
+        await shows(pilot, "leave the run?", "after the round")
+        assert program.commands == []
+        await pilot.press(key)
+        await shows(pilot, "leaves")
+        assert program.commands == [command]
+
+
+@pytest.mark.parametrize("key", ["escape", "q", "s", "l"])
+async def test_one_may_stay_after_all(socket_path: Path, program: Program, key: str) -> None:
+    async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "round 24")
+        await pilot.press("l")
+        await shows(pilot, "leave the run?")
+        await pilot.press(key)
+        await until(pilot, lambda: "leave the run?" not in screen_of(pilot.app))  # type: ignore[arg-type]
+        assert pilot.app.is_running
+    assert program.commands == []
 
 
 async def test_names_from_strangers_are_text_and_not_markup(socket_path: Path, program: Program) -> None:
@@ -176,10 +210,11 @@ async def test_names_from_strangers_are_text_and_not_markup(socket_path: Path, p
     program.show(hostile)
     for size in ((120, 40), (80, 24)):
         async with dashboard(socket_path).run_test(size=size) as pilot:
-            await shows(pilot, "[/red][x", "owl", "[bold]run[/", "because [/]")
-            await pilot.press("5")
-            await shows(pilot, "[/nope]")
-            assert not {"\x1b", "\x07", "\r", "\u202e"} & set(screen_of(pilot.app))  # type: ignore[arg-type]
+            await shows(pilot, "[bold]run[/", "because [/]")
+            for key, text in (("1", "[bold]run[/"), ("2", "[/red][x"), ("3", "c779c0"), ("4", "owl"), ("6", "[/nope]")):
+                await pilot.press(key)
+                await shows(pilot, text)
+                assert not {"\x1b", "\x07", "\r", "\u202e"} & set(screen_of(pilot.app))  # type: ignore[arg-type]
 
 
 async def test_any_size_and_a_storm_of_sizes_are_fine(socket_path: Path, program: Program) -> None:
@@ -188,7 +223,7 @@ async def test_any_size_and_a_storm_of_sizes_are_fine(socket_path: Path, program
         for number, size in enumerate(sizes):
             program.show(status(24 + number))
             await pilot.resize_terminal(*size)
-        await shows(pilot, "1 experts", "2 training", "3 peers", "4 rounds", "5 log", "dogwood", "round 32")
+        await shows(pilot, *SCREENS, "dogwood", "round 32")
 
 
 async def test_a_lost_daemon_is_waited_for_and_found_again(folder: Path, program: Program) -> None:
@@ -197,7 +232,7 @@ async def test_a_lost_daemon_is_waited_for_and_found_again(folder: Path, program
         server = await ControlServer.start(folder / "control.sock", program)
         await shows(pilot, "round 24")
         await server.stop()
-        await shows(pilot, "the daemon is gone, reconnecting…", "alder (you)")
+        await shows(pilot, "the daemon is gone, reconnecting…", "step 13 of 20")
         await pilot.press("p")
         await shows(pilot, "no daemon runs")
         server = await ControlServer.start(folder / "control.sock", Program(status(30)))

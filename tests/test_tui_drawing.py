@@ -10,10 +10,9 @@ from tui_statuses import NOW, PEERS, status, status_before_the_first_round
 
 from spes_peer.wire.control_pb2 import LogLine, Status
 from tui import figures
-from tui.app import mode_of, shown_panels
 from tui.chart import bar, line_chart, sparkline
 from tui.experts import ExpertsPanel
-from tui.header import header_lines, machine_lines
+from tui.header import header_lines, machine_lines, top_line, trouble_lines
 from tui.look import safe
 from tui.memory import Memory, View
 from tui.panel import Panel
@@ -34,7 +33,7 @@ def view_of(shown: Status, now: float = NOW) -> View:
 
 
 def drawn(panel: type[Panel], shown: Status, width: int = 70, height: int = 12) -> str:
-    drawing = panel("panel", 1).draw(view_of(shown), width, height)
+    drawing = panel().draw(view_of(shown), width, height)
     return f"{drawing.heading or ''}\n{drawing.body}"
 
 
@@ -188,23 +187,37 @@ def test_the_header_says_how_much_of_the_disk_is_taken_and_may_be() -> None:
     assert "disk 1.20G of 20.0G ·" in header_lines(view_of(shown), 120, 5)[0].plain
 
 
-def test_the_header_says_what_is_wrong_with_the_machine_and_how_its_processes_are() -> None:
+def test_how_the_daemons_own_processes_are_is_said() -> None:
     shown = status()
     assert machine(shown) == ["trainer 12:30  ·  DHT node 12:30  ·  libp2p node 12:30"]
     assert machine(shown, max_lines=3) == []
-    shown.troubles.append("disk full: 0.0 of 20 GB free at /home/alder; training goes on, but nothing can be kept")
     shown.services[0].state, shown.services[0].since_at = "restarting", NOW - 12
     shown.services[0].why = "killed by the system (memory)"
     shown.services[1].why = "none of 2 known DHT nodes answers"
-    disk, processes = machine(shown, 160)
-    assert disk == "▲ disk full: 0.0 of 20 GB free at /home/alder; training goes on, but nothing can be kept"
-    assert processes.startswith("trainer restarting 0:12 (killed by the system (memory))  ·  DHT node 12:30 (none of 2")
-    assert machine(shown, 40, 3) == [
-        "▲ disk full: 0.0 of 20 GB free at /home…",
-        "trainer restarting 0:12 (killed by the …",
+    assert machine(shown, 160)[0].startswith(
+        "trainer restarting 0:12 (killed by the system (memory))  ·  DHT node 12:30 (none of 2"
+    )
+    assert machine(shown, 40, 3) == ["trainer restarting 0:12 (killed by the …"]
+
+
+def test_the_top_line_says_what_is_wrong_with_the_machine_below_it() -> None:
+    shown = status()
+    disk = "disk full: 0.0 of 20 GB free at /home/alder; training goes on, but nothing can be kept"
+    shown.troubles.extend([disk, "[/red]\x1b[2J clock", "three", "four"])
+    assert [line.plain for line in trouble_lines(view_of(shown), 120, 2)] == [
+        f"▲ {disk}",
+        "▲ [/red]�[2J clock",
+        "▲ and 2 more",
     ]
-    shown.troubles.extend(["[/red]\x1b[2J clock", "three", "four"])
-    assert machine(shown)[1:3] == ["▲ [/red]�[2J clock", "▲ and 2 more"]
+
+
+def test_the_top_line_keeps_what_matters_at_any_width() -> None:
+    assert top_line(view_of(status()), 80).plain.split() == (
+        ["bytes-of-python", "3f9a12c0", "round", "24", "alder", "●", "training", "0:47", "left"]
+    )
+    assert top_line(view_of(status()), 21).plain == "● training 0:47 left"
+    for width in range(1, 120):
+        assert top_line(view_of(status()), width).cell_length <= width
 
 
 def test_who_is_waited_for_stands_in_order_this_peer_first_and_the_whole_roster_in_a_word() -> None:
@@ -262,12 +275,3 @@ def test_the_log_of_a_restarted_daemon_follows_that_of_the_old_one() -> None:
     view = memory.view(NOW)
     assert view is not None
     assert [line.text for line in view.log] == ["old", "new"]
-
-
-def test_what_does_not_fit_is_left_out_and_the_chosen_panel_never_is() -> None:
-    assert mode_of(120, 40) == "all"
-    assert mode_of(80, 45) == "all"
-    assert mode_of(80, 24) == "half"
-    assert mode_of(40, 12) == "one"
-    assert shown_panels("half", "experts", "log") == {"experts", "training", "log"}
-    assert shown_panels("one", "rounds", "rounds") == {"rounds"}

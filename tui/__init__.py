@@ -1,17 +1,25 @@
 """The dashboard: a client of the daemon's control API. It never loads torch, hivemind or libp2p.
 
 look, figures, chart, table   how things are drawn: pure functions to text
-memory                        what is remembered between two statuses, and the `View` that panels draw
-header, experts, training,
-peers, rounds, log, help      one widget each
-app                           puts them together and follows the daemon
+feed, recorded                where statuses come from: a daemon, or a recording of one
+memory                        what is remembered between two statuses, and the `View` that pages draw
+page, panel                   the frames of screens and of their parts
+overview, experts, rounds,
+peers, exchange, log          the six screens, one page each
+header, tabs, scrubber,
+asking, help                  what stands around them
+app                           puts them together and follows the feed
 """
 
 import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tui.feed import Feed
+    from tui.recorded import Recording
 
 
 def can_draw(stdout: TextIO) -> bool:
@@ -31,8 +39,25 @@ def run(socket_path: Path, leave_ends_app: bool = True) -> str:
 
 async def run_async(socket_path: Path, leave_ends_app: bool = True) -> str:
     """`run` for a program that has an event loop already, in its main thread."""
+    from tui.feed import LiveFeed
+
+    return await _run(LiveFeed(socket_path, leave_ends_app))
+
+
+def replay(recording: "Recording") -> str:
+    """Show a recording from its beginning, with a scrubber; says in a sentence why it ended."""
+
+    async def play() -> str:
+        from tui.recorded import RecordedFeed
+
+        return await _run(RecordedFeed(recording))
+
+    return asyncio.run(play())
+
+
+async def _run(feed: "Feed") -> str:
     from tui.app import Dashboard, ended_by_signals  # so that `can_draw` costs no import of Textual
 
-    app = Dashboard(socket_path, leave_ends_app=leave_ends_app)
+    app = Dashboard(feed)
     with ended_by_signals(app):
         return await app.run_async() or "ended"

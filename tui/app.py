@@ -1,140 +1,109 @@
-"""The dashboard itself: follows a daemon, draws at most four times a second, never takes the daemon down with it."""
+"""The dashboard itself: follows a feed, draws at most four times a second, never takes the daemon down with it."""
 
 import asyncio
 import contextlib
+import functools
 import signal
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import ClassVar
 
-from textual import events, work
-from textual.app import App, ComposeResult
+from textual import events, on, work
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal
-from textual.geometry import Size
+from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from spes_peer.control import ControlClient
 from spes_peer.errors import UserError
-from tui.experts import ExpertsPanel
+from tui.asking import LeaveScreen
+from tui.exchange import ExchangePage
+from tui.experts import ExpertsPage
+from tui.feed import Ended, Feed, Jumped, Lost
 from tui.header import Header
 from tui.help import HelpScreen
-from tui.log import LogPanel
-from tui.look import THEME, safe
+from tui.log import LogPage
+from tui.look import DARK_THEME, LIGHT_THEME, safe
 from tui.memory import Memory
-from tui.panel import Panel
-from tui.peers import PeersPanel
-from tui.rounds import RoundsPanel
-from tui.training import TrainingPanel
+from tui.overview import OverviewPage
+from tui.page import Page
+from tui.peers import PeersPage
+from tui.rounds import RoundsPage
+from tui.scrubber import Scrubber
+from tui.tabs import Tabs
 
-PANELS = ("experts", "training", "peers", "rounds", "log")
-_LOWER = ("peers", "rounds", "log")
+PAGES: tuple[type[Page], ...] = (OverviewPage, ExpertsPage, RoundsPage, PeersPage, ExchangePage, LogPage)
+_NAMES = tuple(page.NAME for page in PAGES)
 _DRAW_SECONDS = 0.25
-_FIRST_RETRY_SECONDS = 0.5
-_LONGEST_RETRY_SECONDS = 5.0
-_ENDS_A_DAEMON = ("leaving", "finished")
-
-
-def mode_of(width: int, height: int) -> str:
-    """How much fits: "all" panels, "half" (experts, training and one more), or "one"."""
-    if (width >= 100 and height >= 32) or (width >= 70 and height >= 39):
-        return "all"
-    return "half" if width >= 70 and height >= 20 else "one"
-
-
-def shown_panels(mode: str, chosen: str, lower: str) -> set[str]:
-    """Which panels are on the screen; `lower` is the one of the lower three chosen last."""
-    return {"all": set(PANELS), "half": {"experts", "training", lower}, "one": {chosen}}[mode]
 
 
 class Dashboard(App[str]):
-    """A client of one daemon. Its result says why it ended."""
+    """A client of one feed. Its result says why it ended."""
 
     CSS_PATH: ClassVar = ["app.tcss", "panel.tcss", "help.tcss"]
     TITLE = "spes-peer"
-    ENABLE_COMMAND_PALETTE = False
+    COMMAND_PALETTE_DISPLAY = "^p"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "detach", "detach (the daemon goes on)"),
+        *(
+            Binding(str(number), f"open('{name}')", "screens", key_display="1-6", show=number == 1)
+            for number, name in enumerate(_NAMES, start=1)
+        ),
+        Binding("p", "pause", "pause"),
+        Binding("l", "leave", "leave"),
         Binding("question_mark", "help", "help", key_display="?"),
-        Binding("p", "pause", "pause/resume"),
-        Binding("1", "choose('experts')", "panels", key_display="1-5"),
-        Binding("2", "choose('training')", show=False),
-        Binding("3", "choose('peers')", show=False),
-        Binding("4", "choose('rounds')", show=False),
-        Binding("5", "choose('log')", show=False),
-        Binding("z", "zoom", "zoom"),
+        Binding("q", "detach", "detach"),
+        Binding("d", "change_theme", show=False),
         Binding("ctrl+c,ctrl+q", "detach", show=False, priority=True),
     ]
 
-    def __init__(self, socket_path: Path, clock: Callable[[], float] = time.time, leave_ends_app: bool = True) -> None:
+    def __init__(self, feed: Feed) -> None:
         super().__init__()
-        self._socket_path = socket_path
-        self._clock = clock
-        self._leave_ends_app = leave_ends_app
+        for theme in (DARK_THEME, LIGHT_THEME):
+            self.register_theme(theme)
+        self.theme = DARK_THEME.name
+        self._feed = feed
         self._memory = Memory()
-        self._drawn = (-1, 0)  # number of the status, second
+        self._drawn = (-1, 0, "")  # number of the status, second, page
         self._num_statuses = 0
-        self._chosen = PANELS[0]
-        self._lower = _LOWER[0]
-        self._is_zoomed = False
+        self._page = _NAMES[0]
+        if feed.player is not None:
+            self._bind_scrubber()
 
     def compose(self) -> ComposeResult:
         yield Static(id="banner", markup=False)
         yield Header()
-        with Horizontal(id="upper"):
-            yield ExpertsPanel("experts", 1)
-            yield TrainingPanel("training", 2)
-        with Container(id="middle"):
-            yield PeersPanel("peers", 3)
-            yield RoundsPanel("rounds", 4)
-        yield LogPanel("log", 5)
-        yield Footer(compact=True)
+        yield Tabs(_NAMES)
+        for page in PAGES:
+            yield page()
+        if self._feed.player is not None:
+            yield Scrubber(self._feed.player, self._draw)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         if not self.is_headless:
             _never_stop()
-        self.register_theme(THEME)
-        self.theme = THEME.name
-        self._arrange(self.size)
+        self._arrange(self.size.height)
+        self.action_open(self._page)
         self.set_interval(_DRAW_SECONDS, self._draw)
         self._follow()
 
-    # following the daemon
+    # following the feed
 
     @work(exclusive=True, group="follow")
     async def _follow(self) -> None:
-        """Take statuses in for ever; a daemon that is gone is looked for again, less and less often."""
-        retry_seconds = _FIRST_RETRY_SECONDS
-        while True:
-            before = self._num_statuses
-            reason = await self._follow_once()
-            if self._num_statuses > before:
-                retry_seconds = _FIRST_RETRY_SECONDS
-            self._say(
-                f"the daemon is gone, reconnecting…  {reason}" if self._num_statuses else f"{reason}; waiting for it…"
-            )
-            await asyncio.sleep(retry_seconds)
-            retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
-
-    async def _follow_once(self) -> str:
-        """Take statuses in until the stream ends; why it did."""
-        try:
-            async with ControlClient(self._socket_path) as client:
-                async for status in client.watch():
+        """Take statuses in until there are no more."""
+        async for news in self._feed.news():
+            match news:
+                case Lost(why):
+                    self._say(why)
+                case Ended(why):
+                    self.exit(why)
+                case Jumped():
+                    self._memory = Memory()
+                case status:
                     self._memory.absorb(status)
                     self._num_statuses += 1
                     if self._num_statuses == 1:
                         self._draw()
                     self._say("")
-        except UserError as error:
-            return str(error)
-        last = self._memory.status
-        if self._leave_ends_app and last is not None and last.phase.name in _ENDS_A_DAEMON:
-            self.exit(
-                "the daemon has finished the run" if last.phase.name == "finished" else "the daemon has left the run"
-            )
-        return "it ended"
 
     def _say(self, text: str) -> None:
         for banner in self.query("#banner").results(Static):  # none is left when the app ends just now
@@ -145,71 +114,121 @@ class Dashboard(App[str]):
 
     def _draw(self) -> None:
         """Draw the newest status, or the same one a second later; statuses in between are never drawn."""
-        now = self._clock()
-        moment = (self._num_statuses, int(now))
+        now = self._feed.now()
+        moment = (self._num_statuses, int(now), self._page)
         if moment == self._drawn or (view := self._memory.view(now)) is None:
             return
         self._drawn = moment
         for header in self.query(Header):
             header.show(view)
-        for panel in self.query(Panel):
-            panel.show(view)
+        for scrubber in self.query(Scrubber):
+            scrubber.show()
+        for page in self._open_pages():
+            page.show(view)
 
     def on_resize(self, event: events.Resize) -> None:
-        self._arrange(event.size)  # the app's own size is still the old one here
+        self._arrange(event.size.height)  # the app's own size is still the old one here
 
-    def _arrange(self, size: Size) -> None:
-        """Show the panels that fit."""
-        mode = mode_of(*size)
-        shown = shown_panels("one" if self._is_zoomed else mode, self._chosen, self._lower)
-        for panel in self.query(Panel):
-            panel.display = panel.id in shown
-        self.query_one(Header).max_lines = 3 if mode == "one" else 5
-        self.query_one("#upper").display = bool(shown & {"experts", "training"})
-        self.query_one("#middle").display = bool(shown & {"peers", "rounds"})
-        for name in ("all", "half", "one"):
-            self.screen_stack[0].set_class(name == mode, f"-{name}")
-        self.screen_stack[0].set_class(size.width < 100, "-narrow")
-        self.screen_stack[0].set_class(len(shown) == 1, "-single")
+    def _arrange(self, height: int) -> None:
+        """Where there are few lines, the page has them."""
+        self.screen_stack[0].set_class(height < 16, "-low")
+        self.screen_stack[0].set_class(height < 6, "-tiny")
 
     # keys
 
-    def action_choose(self, name: str) -> None:
-        """Go to a panel, and show it where not all fit."""
-        self._chosen = name
-        self._lower = name if name in _LOWER else self._lower
-        self._arrange(self.size)
-        self.call_after_refresh(self.query_one(f"#{name}", Panel).body.focus)
+    @on(Tabs.Chosen)
+    def _open_clicked(self, event: Tabs.Chosen) -> None:
+        self.action_open(event.name)
 
-    def _step(self, by: int) -> None:
-        self.action_choose(PANELS[(PANELS.index(self._chosen) + by) % len(PANELS)])
+    def action_open(self, name: str) -> None:
+        """Show one of the six screens."""
+        self._page = name
+        for page in self.query(Page):
+            page.display = page.id == name.lower()
+        self.query_one(Tabs).open(name)
+        self._draw()
+        self.call_after_refresh(self._focus_page)
+
+    def _focus_page(self) -> None:
+        for page in self._open_pages():
+            if not page.has_focus_within:
+                page.first.focus()
+
+    def _open_pages(self) -> Iterable[Page]:
+        """The one on the screen; none while the app ends."""
+        return self.query(f"#{self._page.lower()}").results(Page)
 
     def action_focus_next(self) -> None:
-        self._step(1)
+        self._step(1)  # tab, which Textual binds on every screen
 
     def action_focus_previous(self) -> None:
         self._step(-1)
 
-    def action_zoom(self) -> None:
-        self._is_zoomed = not self._is_zoomed
-        self.action_choose(self._chosen)
+    def _step(self, by: int) -> None:
+        self.action_open(_NAMES[(_NAMES.index(self._page) + by) % len(_NAMES)])
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())
 
+    def action_change_theme(self) -> None:
+        self.theme = LIGHT_THEME.name if self.theme == DARK_THEME.name else DARK_THEME.name
+
     def action_detach(self) -> None:
-        self.exit("detached; the daemon goes on")
+        self.exit("detached; the daemon goes on" if self._feed.player is None else "the recording is closed")
 
     @work(exclusive=True, group="command")
     async def action_pause(self) -> None:
         """Ask the daemon to pause, or to resume when it is paused; show what it says."""
         status = self._memory.status
+        is_paused = status is not None and status.is_paused
+        await self._command(self._feed.resume if is_paused else self._feed.pause)
+
+    @work(exclusive=True, group="command")
+    async def action_leave(self) -> None:
+        """Ask whether to leave the run, and when; then ask the daemon to."""
+        answer = await self.push_screen_wait(LeaveScreen())
+        if answer in ("round", "now"):
+            await self._command(functools.partial(self._feed.leave, answer == "now"))
+
+    async def _command(self, command: Callable[[], Awaitable[str]]) -> None:
         try:
-            async with ControlClient(self._socket_path) as client:
-                said = await (client.resume() if status is not None and status.is_paused else client.pause())
-            self.notify(safe(said), markup=False)
+            self.notify(safe(await command()), markup=False)
         except UserError as error:
             self.notify(safe(str(error)), severity="error", markup=False)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers."""
+        for number, page in enumerate(PAGES, start=1):
+            yield SystemCommand(
+                page.NAME, f"{page.MEANING}  ({number})", functools.partial(self.action_open, page.NAME)
+            )
+        yield SystemCommand(
+            "Pause or resume", "take no part after the open round, or take part again  (p)", self.action_pause
+        )
+        yield SystemCommand("Leave the run", "asks whether after the round or now  (l)", self.action_leave)
+        yield SystemCommand("Light or dark", "change the colours  (d)", self.action_change_theme)
+        yield SystemCommand("Help", "keys and words  (?)", self.action_help)
+        yield SystemCommand("Detach", "close the dashboard; the daemon goes on  (q)", self.action_detach)
+
+    # keys of a recording
+
+    def _bind_scrubber(self) -> None:
+        for keys, action, description, shown in (
+            ("space", "scrub('turn')", "play", "space"),
+            ("left", "scrub('step', -1)", "10 s", "←→"),
+            ("right", "scrub('step', 1)", "", None),
+            ("shift+left", "scrub('step_rounds', -1)", "round", "⇧←→"),
+            ("shift+right", "scrub('step_rounds', 1)", "", None),
+            ("home", "scrub('to_begin')", "", None),
+            ("end", "scrub('to_end')", "", None),
+            ("plus", "scrub('change_speed', 2.0)", "speed", "+-"),
+            ("minus", "scrub('change_speed', 0.5)", "", None),
+        ):
+            self.bind(keys, action, description=description, show=shown is not None, key_display=shown)
+
+    def action_scrub(self, command: str, *arguments: float) -> None:
+        for scrubber in self.query(Scrubber):
+            getattr(scrubber, command)(*arguments)
 
 
 def _never_stop() -> None:
@@ -224,13 +243,17 @@ def _never_stop() -> None:
 
 @contextlib.contextmanager
 def ended_by_signals(app: Dashboard) -> Iterator[None]:
-    """SIGTERM and SIGHUP end the app in order; Textual alone would leave the terminal unusable."""
+    """SIGTERM and SIGHUP end the app in order; Textual alone would leave the terminal unusable.
+
+    SIGINT, which a terminal sends only before or after the app holds it, detaches like the key.
+    """
     loop = asyncio.get_running_loop()
     caught = (signal.SIGTERM, signal.SIGHUP)
     for number in caught:
         loop.add_signal_handler(number, app.exit, f"ended by {number.name}")
+    loop.add_signal_handler(signal.SIGINT, app.action_detach)
     try:
         yield
     finally:
-        for number in caught:
+        for number in (*caught, signal.SIGINT):
             loop.remove_signal_handler(number)

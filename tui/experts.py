@@ -3,15 +3,25 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from textual.app import ComposeResult
 from textual.content import Content
 
 from spes_peer.wire.control_pb2 import SubsetStatus
 from tui.look import CHIP_INK, CHIP_UNOWNED, DIM, FAINT, SELF, WARNING
 from tui.memory import View
+from tui.page import Page
 from tui.panel import Drawing, Panel
 
 _NAME_ROOM = 20
 _EXPERTS_IN_A_ROW = 16
+
+
+class ExpertsPage(Page):
+    NAME = "Experts"
+    MEANING = "who trains which experts"
+
+    def compose(self) -> ComposeResult:
+        yield ExpertsPanel()
 
 
 class ExpertsPanel(Panel):

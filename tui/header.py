@@ -14,26 +14,62 @@ _RUN_ID_CHARACTERS = 8
 _NARROW = 70
 _PHASE_CHARACTERS = len("contributing")
 _MOST_TROUBLES = 2
+_LOW = 12
+_SHORTEST_NAME = 8
 
 
 class Header(Static):
-    """Takes `max_lines` lines at most, and a few more when something is wrong; the most telling stand first."""
+    """One line on every screen, and a few more when something is wrong with this machine."""
 
     def __init__(self) -> None:
         super().__init__(Content.styled("connecting to the daemon…", DIM), id="header", markup=False)
-        self.border_title = "spes-peer"
-        self.max_lines = 5
         self._view: View | None = None
 
     def show(self, view: View) -> None:
         self._view = view
         width = max(1, self.content_size.width)
-        lines = header_lines(view, width, self.max_lines) + machine_lines(view, width, self.max_lines)
+        most_troubles = _MOST_TROUBLES if self.app.size.height >= _LOW else 1
+        lines = [top_line(view, width), *trouble_lines(view, width, most_troubles)]
         self.update(Content("\n").join(lines), layout=len(lines) != self.content_size.height)
 
     def on_resize(self, _event: events.Resize) -> None:
         if self._view is not None:
             self.show(self._view)
+
+
+def top_line(view: View, width: int) -> Content:
+    """The run and its round at the left, this peer and what it does at the right."""
+    status, phase = view.status, view.status.phase
+    left = Content.assemble(*_name(view), (f"round {status.round}" if status.run.run_id else "", DIM))
+    right = _phase_in_short(view, phase)
+    named = Content.assemble((view.name(status.peer_id), f"bold {SELF}"), "  ", right)
+    if left.cell_length + named.cell_length + 2 <= width:
+        right = named
+    room = width - right.cell_length - 2
+    if room < _SHORTEST_NAME:
+        return right.truncate(width, ellipsis=True)
+    return Content.assemble(left.truncate(room, ellipsis=True, pad=True), "  ", right)
+
+
+def _phase_in_short(view: View, phase: Phase) -> Content:
+    colour = PHASES.get(phase.name, SPEED)
+    left = phase.until_at - view.now
+    times: tuple[str, str] = (f" {figures.since(phase.since_at, view.now)}", DIM)
+    if phase.until_at > 0:
+        times = (f" {figures.duration(left)} left", DIM) if left >= 0 else (f" {figures.duration(-left)} late", WARNING)
+    pausing = " pausing" if view.status.is_paused and phase.name != "paused" else ""
+    return Content.assemble(
+        ("● ", colour), (safe(phase.name, 16) or "unknown", f"bold {colour}"), times, (pausing, WARNING)
+    )
+
+
+def trouble_lines(view: View, width: int, most: int) -> list[Content]:
+    """What is wrong with this machine now, each for its owner."""
+    troubles = list(view.status.troubles)
+    lines = [Content.styled(f"▲ {safe(trouble)}", WARNING) for trouble in troubles[:most]]
+    if len(troubles) > most:
+        lines.append(Content.styled(f"▲ and {len(troubles) - most} more", WARNING))
+    return [line.truncate(width, ellipsis=True) for line in lines]
 
 
 def header_lines(view: View, width: int, max_lines: int) -> list[Content]:
@@ -51,10 +87,7 @@ def header_lines(view: View, width: int, max_lines: int) -> list[Content]:
 def machine_lines(view: View, width: int, max_lines: int) -> list[Content]:
     """What is wrong with this machine, and how the daemon's own processes are; where there is no room, only those that
     do not run."""
-    troubles, services = list(view.status.troubles), list(view.status.services)
-    lines = [Content.styled(f"▲ {safe(trouble)}", WARNING) for trouble in troubles[:_MOST_TROUBLES]]
-    if len(troubles) > _MOST_TROUBLES:
-        lines.append(Content.styled(f"▲ and {len(troubles) - _MOST_TROUBLES} more", WARNING))
+    services, lines = list(view.status.services), []
     has_room = width >= _NARROW and max_lines >= 4
     if shown := [service for service in services if has_room or service.state != "running"]:
         lines.append(Content.styled("  ·  ", DIM).join([_service(view, service) for service in shown]))

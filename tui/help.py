@@ -15,10 +15,11 @@ from tui.look import DIM, SELF
 _KEYS = (
     ("q", "detach: the dashboard ends, the daemon goes on"),
     ("p", "pause this peer after the open round, or resume"),
-    ("1 … 5", "go to a panel"),
-    ("tab", "go to the next panel"),
-    ("z", "show one panel only, or all again"),
-    ("↑ ↓", "scroll in the panel"),
+    ("l", "leave the run; asks before it does"),
+    ("1 … 6", "open a screen; so do a click and tab"),
+    ("ctrl p", "find a screen or a command by its name"),
+    ("d", "dark or light"),
+    ("↑ ↓", "scroll"),
     ("?", "open and close this help"),
 )
 _WORDS = (

@@ -4,16 +4,26 @@ import functools
 import re
 
 from textual import events
+from textual.app import ComposeResult
 from textual.content import Content
 
 from tui import figures
 from tui.look import DIM, ERROR, FAINT, WARNING, safe
 from tui.memory import View
+from tui.page import Page
 from tui.panel import Drawing, Panel
 
 _LEVELS = {"WARNING": WARNING, "ERROR": ERROR, "CRITICAL": ERROR}
 _KEY = re.compile(r"\b[a-z_]+=")
 _MOST_CHARACTERS = 400
+
+
+class LogPage(Page):
+    NAME = "Log"
+    MEANING = "what happened, line by line"
+
+    def compose(self) -> ComposeResult:
+        yield LogPanel()
 
 
 class LogPanel(Panel):

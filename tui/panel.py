@@ -41,9 +41,9 @@ class Panel(Vertical):
 
     TITLE: ClassVar[str] = ""
 
-    def __init__(self, id: str, number: int) -> None:
+    def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id, classes="panel")
-        self.border_title = f"{number} {self.TITLE}"
+        self.border_title = self.TITLE
         self._view: View | None = None
         self._drawn: Drawing | None = None
 

@@ -1,17 +1,27 @@
 """Everybody in the run as this daemon sees them."""
 
+from textual.app import ComposeResult
 from textual.content import Content
 
 from spes_peer.wire.control_pb2 import PeerStatus
 from tui import figures
 from tui.look import DIM, SELF, SPEED, STATES, WARNING, safe
 from tui.memory import View
+from tui.page import Page
 from tui.panel import Drawing, Panel
 from tui.table import Column, table
 
 _MOST_ROWS = 256
 _NAME_CELLS = 16
 _LONG_SILENCE_SECONDS = 30.0
+
+
+class PeersPage(Page):
+    NAME = "Peers"
+    MEANING = "who is here, and how they are reached"
+
+    def compose(self) -> ComposeResult:
+        yield PeersPanel()
 
 
 class PeersPanel(Panel):

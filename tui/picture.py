@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tui.app import Dashboard
+from tui.feed import LiveFeed
 
 _SIZE = (120, 40)
 _LOOK_SECONDS = 10.0
@@ -17,7 +18,7 @@ _FONT_SIZE = "font-size: 20.3px"  # these fonts are a little narrower than the o
 
 async def draw(socket_path: Path, look_seconds: float, clock: Callable[[], float] = time.time) -> str:
     """SVG of what the dashboard shows after `look_seconds`, when there is something to see of the speed."""
-    app = Dashboard(socket_path, clock)
+    app = Dashboard(LiveFeed(socket_path, clock=clock))
     async with app.run_test(size=_SIZE) as pilot:
         await pilot.pause(look_seconds)
         return _self_contained(app.export_screenshot())

@@ -1,11 +1,13 @@
 """The rounds that records have closed, newest first."""
 
+from textual.app import ComposeResult
 from textual.content import Content
 
 from spes_peer.wire.control_pb2 import RoundStatus
 from tui import figures
 from tui.look import DIM, FAINT, HELD_OUT, TRAINING, safe
 from tui.memory import View
+from tui.page import Page
 from tui.panel import Drawing, Panel
 from tui.table import Column, table
 
@@ -13,6 +15,14 @@ _MOST_ROWS = 100
 _ROOT_CHARACTERS = 6
 _TRANSPORTS = (("grpc", 3), ("libp2p", 4))
 """Each with the rank of its column."""
+
+
+class RoundsPage(Page):
+    NAME = "Rounds"
+    MEANING = "what every round brought"
+
+    def compose(self) -> ComposeResult:
+        yield RoundsPanel()
 
 
 class RoundsPanel(Panel):

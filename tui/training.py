@@ -7,7 +7,7 @@ from textual.content import Content
 from spes_peer.wire.control_pb2 import Status
 from tui import figures
 from tui.chart import bar, line_chart, sparkline
-from tui.look import BOLD, DIM, HELD_OUT, SELF, SPEED_COLUMNS, TRAINING, safe
+from tui.look import BOLD, DIM, HELD_OUT, SELF, SPEED, TRAINING, safe
 from tui.memory import View
 from tui.panel import Drawing, Panel
 
@@ -88,13 +88,13 @@ def _chart(view: View, width: int, height: int) -> list[Content]:
 
 def _own_speed(view: View, width: int) -> Content:
     speed = view.status.training.tokens_per_second
-    return _speed("this peer", speed, sparkline(view.speeds, width - _LABEL - 14, SPEED_COLUMNS))
+    return _speed("this peer", speed, sparkline(view.speeds, width - _LABEL - 14, SPEED))
 
 
 def _everybodys_speed(status: Status, width: int) -> Content:
     speeds = [closed.tokens / closed.seconds if closed.seconds > 0 else math.nan for closed in status.rounds]
     newest = speeds[-1] if speeds else math.nan
-    return _speed("everybody", newest, sparkline(speeds, width - _LABEL - 14, SPEED_COLUMNS))
+    return _speed("everybody", newest, sparkline(speeds, width - _LABEL - 14, SPEED))
 
 
 def _speed(label: str, tokens_per_second: float, line: Content) -> Content:
