@@ -20,9 +20,10 @@ from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node, NodeSettings
 from spes_peer.ports import Ports
+from spes_peer.process import Service
 from spes_peer.run.certificates import electorate, sign_genesis
 from spes_peer.run.manifest import Manifest, sign_manifest
-from spes_peer.run.peers import Claim, PeerEntry, Role
+from spes_peer.run.peers import Claim, PeerEntry, PeerState, Role
 from spes_peer.run.records import (
     BlockName,
     CertifiedRecord,
@@ -35,6 +36,7 @@ from spes_peer.run.records import (
 from spes_peer.run.signed import Signer
 from spes_peer.training.work import (
     AheadTrained,
+    DeviceFigures,
     HeldOut,
     RecordApplied,
     RoundTrained,
@@ -71,13 +73,37 @@ def make_node(folder: Path, manifest: Manifest, organizer: Identity) -> Node:
     return node
 
 
+def entry_of(peer: Identity, **changes: Any) -> PeerEntry:
+    """What another volunteer says of itself in the DHT."""
+    entry = PeerEntry(
+        peer_id=peer.peer_id,
+        name="other",
+        version="0.1.0",
+        protocol=5,
+        role=Role.VOLUNTEER,
+        state=PeerState.ONLINE,
+        incarnation=1,
+        grpc_addresses=(),
+        certificate=b"",
+        libp2p_addresses=(),
+        dht_addresses=(),
+        max_subsets=1,
+        written_at=1e9,
+    )
+    return dataclasses.replace(entry, **changes)
+
+
 class FakeTrainer:
     """Stands for the host of a trainer and the process in it. Rounds end at once, or when `may_finish` is set."""
 
     def __init__(self, node: Node) -> None:
         self.opened = TrainerOpened("cpu", 1, 100.0)
+        self.service = Service("trainer")
         self.max_subsets = 1
         self.is_dead = False
+        self.device: DeviceFigures | None = None
+        self.router_choices: tuple[int, ...] = ()
+        """Of the rounds that it trains from now on."""
         self.num_failures = 0
         """So many rounds it will fail to train."""
         self.round = -1
@@ -140,7 +166,9 @@ class FakeTrainer:
         entry = record.entry_of(self._node.peer_id)
         assert entry is not None
         made = contribution_of(entry, record, self._node.layout, "", task.num_steps)
-        return RoundTrained(made.offers, made.tokens, made.steps, made.train_loss, made.tokens_per_second)
+        return RoundTrained(
+            made.offers, made.tokens, made.steps, made.train_loss, made.tokens_per_second, self.router_choices
+        )
 
     async def train_ahead(self, task: TrainAhead) -> AheadTrained:
         self.trained_ahead.append(task)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spes_peer import troubles
+from spes_peer import __version__, troubles
 from spes_peer.daemon.history import RoundHistory
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.status import LogRing, add_machine
@@ -47,7 +47,8 @@ def machine(directory_health: str = "", **states: str) -> Status:
     service = Service("DHT node", states.get("dht", "running"), 5.0, "what happened")  # type: ignore[arg-type]
     directory = SimpleNamespace(service=service, health=directory_health)
     node = SimpleNamespace(directory=directory, libp2p=None)
-    trainer = SimpleNamespace(service=Service("trainer", "restarting", 6.0, "stalled 90 s: it does not run"))
+    service = Service("trainer", "restarting", 6.0, "stalled 90 s: it does not run")
+    trainer = SimpleNamespace(service=service, device=None)
     add_machine(status, node, trainer)  # type: ignore[arg-type]
     return status
 
@@ -55,6 +56,7 @@ def machine(directory_health: str = "", **states: str) -> Status:
 def test_a_status_has_the_troubles_and_processes_of_the_moment(board: troubles.Troubles) -> None:
     board.set("clock", "your clock is 312 s ahead")
     status = machine()
+    assert status.version == __version__
     assert list(status.troubles) == ["your clock is 312 s ahead"]
     assert [(one.name, one.state, one.since_at) for one in status.services] == [
         ("trainer", "restarting", 6.0),

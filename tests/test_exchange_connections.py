@@ -12,7 +12,7 @@ import grpc
 import pytest
 from exchange_nodes import Node, eventually, running
 
-from spes_peer.errors import Unreachable
+from spes_peer.errors import BadMessage, Unreachable
 from spes_peer.exchange import connections as module
 from spes_peer.exchange.connections import Connections, Way, open_channel
 from spes_peer.exchange.holdings import Holdings
@@ -46,6 +46,23 @@ async def test_a_link_is_kept_and_shared(nodes: list[Node]) -> None:
     links = await asyncio.gather(*(nodes[1].connections.to(nodes[0].peer_id) for _ in range(5)))
     assert len({id(link) for link in links}) == 1
     assert links[0].transport == "grpc"
+
+
+async def test_the_round_trip_is_that_of_the_last_answered_call_that_needs_no_work(nodes: list[Node]) -> None:
+    caller, peer = nodes[1].connections, nodes[0].peer_id
+    assert caller.round_trip_seconds(peer) == 0.0
+    link = await caller.to(peer)
+    assert caller.round_trip_seconds(peer) == 0.0
+    await link.call(link.stub.Have, HAVE, 5.0, needs_work=True)
+    assert caller.round_trip_seconds(peer) == 0.0
+    await link.call(link.stub.Have, HAVE, 5.0)
+    measured = caller.round_trip_seconds(peer)
+    assert 0 < measured < 5.0
+    with pytest.raises(BadMessage):
+        await link.call(link.stub.Have, HaveRequest(name="x"), 5.0)
+    assert caller.round_trip_seconds(peer) == measured
+    caller.drop(peer)
+    assert caller.round_trip_seconds(peer) == 0.0
 
 
 async def test_a_dead_address_is_passed_over(nodes: list[Node], dead_port: int) -> None:

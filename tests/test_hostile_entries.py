@@ -80,9 +80,7 @@ def hostile_entries() -> Iterator[PeerEntry]:
 
 
 def member_of(node: Node, monkeypatch: pytest.MonkeyPatch) -> MemberScene:
-    scene = MemberScene(node, monkeypatch)
-    monkeypatch.setattr(scene.trainer, "service", Service("trainer"), raising=False)
-    return scene
+    return MemberScene(node, monkeypatch)
 
 
 class _Libp2p:

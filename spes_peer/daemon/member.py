@@ -76,6 +76,8 @@ class Member:
         self.progress: TrainProgress | None = None
         self.round_phase: CoordinatorBeat | None = None
         self.speed = 0.0
+        self.router_choices: tuple[int, ...] = ()
+        """How often the router chose each expert, in this peer's last round of training."""
         self.is_paused = is_paused
         self._phases = phases
         self._say = phases.say
@@ -193,7 +195,7 @@ class Member:
         self._say("training", f"{num_steps} local steps", until_at=stop_at)
         task = TrainRound.of(record, entry, num_steps, stop_at)
         trained = await self.trainer.get().train_round(task)
-        self.speed = trained.tokens_per_second
+        self.speed, self.router_choices = trained.tokens_per_second, trained.router_choices
         self._say("contributing", "sending what was trained")
         work.contribute(
             Contribution(

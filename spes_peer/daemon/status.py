@@ -5,25 +5,24 @@ Every state carries since when, waiting for whom, until when, and why.
 
 import collections
 import logging
-import time
 from collections.abc import Iterable
 
-from spes_peer import troubles
+from spes_peer import __version__, troubles
+from spes_peer.daemon.exchange_status import exchange_status
 from spes_peer.daemon.history import by_transport
 from spes_peer.daemon.member import Member
+from spes_peer.daemon.peer_rows import OFFLINE, peer_rows, state_of
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.exchange.connections import Way
-from spes_peer.identity import PeerId
 from spes_peer.logs import RepeatFilter, plain
 from spes_peer.node import Node
 from spes_peer.process import Service
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, SignedManifest
-from spes_peer.run.peers import Role
 from spes_peer.run.records import Record
+from spes_peer.training.work import DeviceFigures
 from spes_peer.wire.control_pb2 import (
+    DeviceStatus,
     LogLine,
-    PeerStatus,
     Phase,
     RunInfo,
     Status,
@@ -31,7 +30,6 @@ from spes_peer.wire.control_pb2 import (
     TrainingStatus,
 )
 from spes_peer.wire.control_pb2 import Service as ServiceStatus
-from spes_peer.wire.control_pb2 import Traffic as TrafficStatus
 
 _LOG_LINES = 200
 
@@ -69,26 +67,44 @@ def run_info(signed: SignedManifest, manifest: Manifest, layout: Layout) -> RunI
     )
 
 
-def subset_rows(
-    manifest: Manifest, record: Record, claimants: dict[int, list[PeerId]], rounds_trained: dict[int, int]
-) -> Iterable[SubsetStatus]:
-    """Who owns each subset in the round that `record` opened."""
-    for subset in range(manifest.training.num_subsets):
+def subset_rows(member: Member, record: Record) -> Iterable[SubsetStatus]:
+    """Who owns each subset in the round that `record` opened, and how much it was trained and used."""
+    node, claimants, choices = member.node, member.claiming.claimants(), member.router_choices
+    rounds_trained, num_choices = node.chain.rounds_trained(node.layout), sum(choices)
+    for subset in range(node.manifest.training.num_subsets):
+        experts, owners = node.manifest.experts_of(subset), record.owners_of(subset)
         yield SubsetStatus(
             subset=subset,
-            experts=manifest.experts_of(subset),
-            owners=record.owners_of(subset),
+            experts=experts,
+            owners=owners,
             claimants=claimants.get(subset, []),
             rounds_trained=rounds_trained.get(subset, 0),
+            router_share=sum(choices[expert] for expert in experts) / num_choices if num_choices else -1.0,
+            lapsing=[owner for owner in owners if owner != node.peer_id and state_of(node, owner) == OFFLINE],
         )
 
 
+def device_status(figures: DeviceFigures) -> DeviceStatus:
+    return DeviceStatus(
+        name=figures.name,
+        used_bytes=figures.used_bytes,
+        own_bytes=figures.own_bytes,
+        total_bytes=figures.total_bytes,
+        use=figures.use,
+        temperature=figures.temperature,
+    )
+
+
 def add_machine(status: Status, node: Node | None = None, trainer: TrainerHost | None = None) -> None:
-    """What is wrong with this machine, and how the daemon's own processes are, as far as they are started."""
+    """Of which version the daemon is, what is wrong with this machine, and how the daemon's own processes are, as far
+    as they are started."""
+    status.version = __version__
     status.troubles[:] = troubles.board.texts
     del status.services[:]
     if trainer is not None:
         status.services.append(_service_row(trainer.service))
+        if trainer.device is not None:
+            status.device.CopyFrom(device_status(trainer.device))
     if node is not None and node.directory is not None:
         status.services.append(_service_row(node.directory.service, node.directory.health))
     if node is not None and node.libp2p is not None:
@@ -108,6 +124,7 @@ def add_member(status: Status, member: Member) -> None:
     status.run.CopyFrom(run_info(node.signed_manifest, node.manifest, node.layout))
     status.reachability, status.reachability_why = _reachability(node), node.reach.why
     status.traffic.extend(by_transport(node.traffic))
+    status.exchange.CopyFrom(exchange_status(node))
     status.exchange.this_round.extend(member.history.this_round())
     status.rounds.extend(member.history.rounds)
     status.held_out_loss_start = member.history.held_out_loss_start
@@ -126,9 +143,8 @@ def add_member(status: Status, member: Member) -> None:
     if node.chain.head is not None:
         record = node.chain.head.record
         status.round, status.step = record.round, record.step
-        rounds_trained = node.chain.rounds_trained(node.layout)
-        status.subsets.extend(subset_rows(node.manifest, record, member.claiming.claimants(), rounds_trained))
-        status.peers.extend(_peer_rows(node, record, member.follower.coordinator))
+        status.subsets.extend(subset_rows(member, record))
+        status.peers.extend(peer_rows(node, record, member.follower.coordinator))
 
 
 def _reachability(node: Node) -> str:
@@ -147,53 +163,3 @@ def _training(member: Member) -> TrainingStatus:
         device=member.trainer.opened.device,
         memory_bytes=progress.memory_bytes if progress else 0,
     )
-
-
-def _peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterable[PeerStatus]:
-    """Self first, then the others by name."""
-    flows: dict[PeerId, list[TrafficStatus]] = {}
-    for flow in node.traffic.flows():
-        row = TrafficStatus(transport=flow.transport, bytes_sent=flow.sent_bytes, bytes_received=flow.received_bytes)
-        flows.setdefault(flow.peer, []).append(row)
-    places = {entry.peer_id: entry for entry in record.roster}
-    others = sorted({*node.entries, *places} - {node.peer_id}, key=lambda peer: (node.name_of(peer), peer))
-    for peer in (node.peer_id, *others):
-        place, entry, is_self = places.get(peer), node.entries.get(peer), peer == node.peer_id
-        way = node.connections.way_to(peer)
-        yield PeerStatus(
-            peer_id=peer,
-            name=node.name_of(peer),
-            role=entry.role if entry else Role.VOLUNTEER,
-            state=node.state if is_self else _state_of(node, peer),
-            subsets=place.subsets if place else (),
-            transport=way.transport or "",
-            route=_route(node, peer, way),
-            transport_why="" if is_self else _way_in_words(node, peer, way),
-            sequences_per_step=place.sequences_per_step if place else 0,
-            is_self=is_self,
-            is_coordinator=peer == coordinator,
-            traffic=flows.get(peer, []),
-            seen_at=time.time() if is_self else entry.written_at if entry else 0.0,
-        )
-
-
-def _route(node: Node, peer: PeerId, way: Way) -> str:
-    if way.transport is None:
-        return ""
-    if way.relay is not None:
-        return "relay"
-    is_punched = way.transport == "libp2p" and node.libp2p is not None and node.libp2p.is_punched(peer)
-    return "punched" if is_punched else "direct"
-
-
-def _way_in_words(node: Node, peer: PeerId, way: Way) -> str:
-    if way.relay is not None:
-        return f"through {node.name_of(way.relay)}: {way.why}"
-    return f"through a hole in both routers: {way.why}" if _route(node, peer, way) == "punched" else way.why
-
-
-def _state_of(node: Node, peer: PeerId) -> str:
-    """What another says of itself, for as long as the DHT has it or could have it."""
-    entry = node.entries.get(peer)
-    is_there = entry is not None and node.unlisted_seconds(peer) <= node.manifest.timing.dht_ttl_seconds
-    return entry.state if entry is not None and is_there else "OFFLINE"

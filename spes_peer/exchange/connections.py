@@ -133,6 +133,11 @@ class Connections:
         silent = f"its address does not answer here: {peer.no_direct_why}"
         return Way("libp2p", peer.relay, silent if peer.entry.grpc_addresses else _NO_ADDRESS)
 
+    def round_trip_seconds(self, peer_id: PeerId) -> float:
+        """Of the last call that it answered on the link in use; 0 without one."""
+        peer = self._peers.get(peer_id)
+        return peer.link.round_trip_seconds if peer is not None and peer.link is not None else 0.0
+
     def update_entry(self, entry: PeerEntry) -> None:
         """Take a verified entry, unless a newer one is known. New addresses end a back-off, and a link unless it goes
         by libp2p as the entry still says; calls on it go on, unless the peer has gone from where it was dialled."""

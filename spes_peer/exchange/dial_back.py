@@ -179,7 +179,7 @@ async def ask_dial_back(
 ) -> DialledBack:
     """Be dialled by the node at the other end of `link`; `PeerError` when it will not."""
     request = DialBackRequest(grpc_addresses=grpc, other_addresses=others, certificate=certificate)
-    reply: DialBackReply = await link.call(link.stub.DialBack, request, ANSWER_SECONDS)
+    reply: DialBackReply = await link.call(link.stub.DialBack, request, ANSWER_SECONDS, needs_work=True)
     observed = plain_ip(reply.observed)
     if len(reply.failures) != len(grpc) + len(others) or (reply.observed and not observed):
         raise BadMessage(f"{link.peer_id}: it does not say what it found")

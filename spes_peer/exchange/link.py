@@ -60,6 +60,8 @@ class Link:
         self.target = target
         """Where it was dialled, as gRPC writes that."""
         self.channel = channel
+        self.round_trip_seconds = 0.0
+        """Of the last call that was answered; 0 before any was."""
         self.stub: Any = PeerStub(channel)  # type: ignore[no-untyped-call]
         self._signer = signer
         self._traffic = traffic
@@ -80,11 +82,15 @@ class Link:
     def count_received(self, message: Message) -> None:
         self._traffic.received(self.peer_id, self.transport, message.ByteSize())
 
-    async def call(self, method: Any, request: Any, timeout_seconds: float) -> Any:
-        """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none."""
+    async def call(self, method: Any, request: Any, timeout_seconds: float, needs_work: bool = False) -> Any:
+        """The answer of a method of `stub` with one answer; `PeerError` or `BlobMissing` says why there is none. One
+        that `needs_work` says nothing of the round trip."""
         with self.our_errors():
             self.count_sent(request)
+            began_at = time.monotonic()
             answer = parsed(await method(request, metadata=self.metadata(), timeout=timeout_seconds))
+            if not needs_work:
+                self.round_trip_seconds = time.monotonic() - began_at
             self.count_received(answer)
             return answer
 
