@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -48,15 +49,26 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class StatusBoard:
-    """Where a daemon's present status is read: built when somebody looks, so what nobody watches costs nothing."""
+    """Where a daemon's present status is read. It is built when somebody looks and something may have changed, so
+    many watchers cost as much as one."""
 
     def __init__(self, build: Callable[[], Status]) -> None:
-        self.build = build
+        self._build = build
+        self._shown: Status | None = None
+        self._built_at = 0.0
         self._bells: set[asyncio.Event] = set()
         self._is_closed = False
 
+    def look(self) -> Status:
+        """The present status; nobody may change it."""
+        now = time.monotonic()
+        if self._shown is None or now - self._built_at >= MIN_GAP_SECONDS:
+            self._shown, self._built_at = self._build(), now
+        return self._shown
+
     def touch(self) -> None:
         """Say that something changed. Cheap, and called from the daemon's loop as often as it likes."""
+        self._shown = None
         for bell in self._bells:
             bell.set()
 
@@ -73,7 +85,7 @@ class StatusBoard:
             while True:
                 bell.clear()
                 is_last = self._is_closed
-                yield self.build()
+                yield self.look()
                 if is_last:
                     return
                 await asyncio.sleep(MIN_GAP_SECONDS)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from spes_peer import events
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity
@@ -87,6 +88,11 @@ class StateFolder:
     @property
     def daemon_log(self) -> Path:
         return self.logs / DAEMON_LOG
+
+    @property
+    def events(self) -> Path:
+        """What happened to the daemon; a folder."""
+        return self.path / events.FOLDER
 
     @property
     def ballots(self) -> Path:

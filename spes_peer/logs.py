@@ -6,6 +6,7 @@ appending. `bound` keeps such a file small without their doing: what it holds be
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -46,35 +47,70 @@ def log_of_child(level: int = logging.INFO) -> None:
 
 LINE_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 LINE_TIMES = "%Y-%m-%d %H:%M:%S"
+FORMATS = ("text", "json")
 
 
-def log_to_person(level: int) -> None:
+class JsonFormatter(logging.Formatter):
+    """Writes a line of JSON for each message: `at` in Unix seconds, `level`, `name`, `text`, and `traceback` if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": round(record.created, 3),
+            "level": record.levelname,
+            "name": record.name,
+            "text": plain(record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def line_formatter(line_format: str) -> logging.Formatter:
+    """For lines of one of `FORMATS`."""
+    return JsonFormatter() if line_format == "json" else PlainFormatter(LINE_FORMAT, LINE_TIMES)
+
+
+def as_text(line: str) -> str:
+    """A line of a log of either format, as one of text, safe to print."""
+    if line.startswith('{"at":'):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, OSError):
+            read = json.loads(line)
+            said_at = time.strftime(LINE_TIMES, time.localtime(read["at"]))
+            said = plain(f"{said_at} {read['level']:7s} {read['text']}")
+            return "\n".join([said, *map(plain, read.get("traceback", "").splitlines())])
+    return plain(line)
+
+
+def log_to_person(level: int, line_format: str = "text") -> None:
     """What a command logs: to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(RepeatFilter())
-    handler.setFormatter(PlainFormatter(LINE_FORMAT, LINE_TIMES))
+    handler.setFormatter(line_formatter(line_format))
     logging.basicConfig(level=level, handlers=[handler])
 
 
 class LogFile(logging.FileHandler):
     """The same lines in a file, for who looks later; a disk that takes them not is no trouble of the program's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, line_format: str = "text") -> None:
         super().__init__(path, encoding="utf-8", errors="replace")
         self.addFilter(RepeatFilter())
-        self.setFormatter(PlainFormatter(LINE_FORMAT, LINE_TIMES))
+        self.setFormatter(line_formatter(line_format))
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
-def keep_in(path: Path) -> None:
+def keep_in(path: Path, line_format: str = "text") -> LogFile | None:
     """Keep everything that is logged from now on in this file too, unless stderr leads there already."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError, ValueError):
             if os.path.samestat(path.stat(), os.fstat(sys.stderr.fileno())):
-                return
-        logging.getLogger().addHandler(LogFile(path))
+                return None
+        handler = LogFile(path, line_format)
+        logging.getLogger().addHandler(handler)
+        return handler
+    return None
 
 
 def last_lines(path: Path, most: int) -> tuple[list[str], int]:

@@ -172,7 +172,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, content)
 
-    monkeypatch.setattr(journal.os, "write", limited)
+    monkeypatch.setattr(os, "write", limited)
 
     def be(full: bool) -> None:
         is_full[0] = full

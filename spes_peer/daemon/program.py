@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.collector import Collector
-from spes_peer.control import ControlServer, StatusBoard
+from spes_peer.control import ControlServer
 from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.phases import PhaseKeeper
+from spes_peer.daemon.recorder import AS_ASKED, BY_SIGNAL, Recorder
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.status import LogRing, add_machine, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
@@ -50,7 +51,7 @@ from spes_peer.ports import (
 from spes_peer.process import on_signals, use_all_descriptors
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
-from spes_peer.wire.control_pb2 import Status
+from spes_peer.wire.control_pb2 import Phase, Status
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class JoinSettings:
     resident: str = ""
     checkpointing: str = "auto"
     optimizer_bits: int = 32
+    log_format: str = "text"
+    """`text` or `json`."""
 
 
 class _Ended(Exception):
@@ -106,7 +109,8 @@ class Daemon:
 
     def __init__(self, settings: JoinSettings) -> None:
         self.settings = settings
-        self.board = StatusBoard(self.status)
+        self._recorder = Recorder(self.facts)
+        self.board = self._recorder.board
         self._started_at = time.time()
         self._phases = PhaseKeeper(self.board.touch)
         self._log = LogRing()
@@ -126,21 +130,30 @@ class Daemon:
         self._folder = StateFolder(self.settings.data_dir)
         logging.getLogger("spes_peer").addHandler(self._log)
         with self._folder.locked():
-            keep_in(self._folder.daemon_log)
+            log_file = keep_in(self._folder.daemon_log, self.settings.log_format)
             self._main = asyncio.current_task()
-            on_signals(self._stop)
+            on_signals(lambda: self._stop(BY_SIGNAL))
             use_all_descriptors()
             self._is_paused = self._pause_mark.exists()
-            try:
-                async with contextlib.AsyncExitStack() as stack:
-                    if self.settings.metrics is not None:
-                        stack.enter_context(metrics_served(self.settings.metrics, self.status))
-                    await self._arrive_and_live(named, stack)
-            except asyncio.CancelledError:
-                if not self._ending.is_set():
-                    raise
-                logger.info("ended while starting")
+            async with self._recorder.running(self._folder.events, log_file):
+                try:
+                    async with contextlib.AsyncExitStack() as stack:
+                        if self.settings.metrics is not None:
+                            stack.enter_context(metrics_served(self.settings.metrics, self.board.look))
+                        await self._live_or_fail(named, stack)
+                except asyncio.CancelledError:
+                    if not self._ending.is_set():
+                        raise
+                    logger.info("ended while starting")
         return 0
+
+    async def _live_or_fail(self, named: Sequence[NodeAddress], stack: contextlib.AsyncExitStack) -> None:
+        """Watchers, who are told last, see why it failed."""
+        try:
+            await self._arrive_and_live(named, stack)
+        except Exception as error:
+            self._phases.message = Phase(name="failed", since_at=time.time(), why=str(error))
+            raise
 
     async def _arrive_and_live(self, named: Sequence[NodeAddress], stack: contextlib.AsyncExitStack) -> None:
         """A folder without a run waits for somebody who introduces it; one with a run goes on without."""
@@ -315,7 +328,8 @@ class Daemon:
         assert self._tasks is not None
         self._tasks.create_task(guarded())
 
-    def _stop(self) -> None:
+    def _stop(self, why: str) -> None:
+        self._recorder.say_why(why)
         self._ending.set()
         if self._tasks is None and self._main is not None:  # still starting: there is nobody to say goodbye to
             self._main.cancel()
@@ -381,12 +395,13 @@ class Daemon:
     async def leave(self, at_once: bool) -> str:
         member = self._member
         if member is not None and member.is_in_a_round and not at_once:
+            self._recorder.say_why(AS_ASKED)
             seconds = member.leave()
             return f"leaving when the round ends, in {seconds:.0f} s at the latest (leave --at-once does not wait)"
-        self._stop()
+        self._stop(AS_ASKED)
         return "leaving"
 
-    def status(self) -> Status:
+    def facts(self) -> Status:
         """Everything that a watcher may want to know, as it is now."""
         status = Status(
             pid=os.getpid(),

@@ -10,3 +10,6 @@ dashboard, Prometheus' figures and a replay are views of the same thing.
     recording  the same, read again: the status at any moment
     words      an event as a person reads it
 """
+
+FOLDER = "events"
+"""Of a state folder."""

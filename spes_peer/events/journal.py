@@ -22,8 +22,6 @@ from spes_peer.files import our_disk, saved_well
 from spes_peer.wire.control_pb2 import Status
 from spes_peer.wire.event_pb2 import Event
 
-FOLDER = "events"
-"""Of a state folder."""
 MOST_BYTES = 16 << 20
 NUM_FILES = 4
 BYTES_BETWEEN_PICTURES = 1 << 20

@@ -51,9 +51,11 @@ class Picture:
 
     def end(self, why: str, exit_code: int) -> None:
         """The daemon ends, after what the facts say; nothing is taken in afterwards."""
-        self.look()
-        self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
-        self._log.close()
+        try:
+            self.look()
+        finally:
+            self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
+            self._log.close()
 
     def _is_due(self, event: Event) -> bool:
         kind = event.WhichOneof("kind") or ""

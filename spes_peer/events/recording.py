@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spes_peer.errors import UserError
+from spes_peer.events import FOLDER
 from spes_peer.events.changes import apply
-from spes_peer.events.journal import FOLDER, files_in
+from spes_peer.events.journal import files_in
 from spes_peer.events.lines import event_of, head_of
 from spes_peer.wire.control_pb2 import Status
 from spes_peer.wire.event_pb2 import Event
