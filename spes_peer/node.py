@@ -490,6 +490,10 @@ class Node:
         self._listed_at[entry.peer_id] = time.monotonic()
         self.connections.update_entry(entry)
 
+    def serve_blobs(self, does: bool) -> None:
+        """Whether others can have blobs from here; at first they can."""
+        self._upload.is_used_up = not does
+
     def others(self) -> tuple[PeerId, ...]:
         """Nodes that can be asked for blobs: volunteers first, so that bootstrap nodes keep their uplink, and else in
         an order of chance, so that not all ask the same."""

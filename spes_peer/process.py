@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, cast
 
+import psutil
 from google.protobuf.message import Message
 
 from spes_peer import logs, troubles
@@ -48,6 +49,7 @@ LAST_PAUSE_SECONDS = 30.0
 LONG_LIFE_SECONDS = 60.0  # a process that lived so long did not end because of how it was started
 _MOST_DESCRIPTORS = 8_192  # some systems allow any number, and some programs count through all that they may have
 _FEW_DESCRIPTORS = 256  # a node takes 30, and up to two for each peer
+_LOW_NICE = 10
 _MOST_STARTS = 4  # of a process that dies while it starts, before whoever starts us hears of it
 # What a child says in `Frame.error_kind`.
 OUT_OF_MEMORY = "out of memory"
@@ -60,11 +62,11 @@ class Service:
     """What one of our processes is, for whoever watches: since when, and what happened last."""
 
     name: str
-    state: Literal["starting", "running", "restarting"] = "starting"
+    state: Literal["starting", "running", "restarting", "resting"] = "starting"
     since_at: float = dataclasses.field(default_factory=time.time)
     why: str = ""
 
-    def say(self, state: Literal["starting", "running", "restarting"], why: str = "") -> None:
+    def say(self, state: Literal["starting", "running", "restarting", "resting"], why: str = "") -> None:
         """Enter a state, or give a new reason in it."""
         if state != self.state:
             self.since_at = time.time()
@@ -267,6 +269,18 @@ def on_signals(stop: Callable[[], None]) -> None:
 
     for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, take)
+
+
+def let_others_go_first(pid: int) -> None:
+    """Give a process that has just been started low priority, for processors and disks; what it starts inherits it."""
+    with contextlib.suppress(psutil.Error, OSError):  # it is gone, or the system has no such thing
+        process = psutil.Process(pid)
+        if sys.platform == "win32":
+            process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+            return
+        process.nice(max(_LOW_NICE, process.nice()))
+        if sys.platform == "linux":
+            process.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def use_all_descriptors() -> None:

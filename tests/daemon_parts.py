@@ -17,6 +17,7 @@ from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import ChildFailed
 from spes_peer.folder import StateFolder
+from spes_peer.guest.rules import Reason
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node, NodeSettings
 from spes_peer.ports import Ports
@@ -113,6 +114,12 @@ class FakeTrainer:
         self.applied: list[int] = []
         self.may_finish = asyncio.Event()
         self.may_finish.set()
+        self.is_resting = False
+        self.is_waking = False
+        self.why_resting = ""
+        self.steps_made = 0
+        """Before it is told to stop in a round."""
+        self._is_stopped = False
         self.on_progress: Any = None
         self.on_restart: Any = None
         self._node = node
@@ -123,9 +130,20 @@ class FakeTrainer:
         return self
 
     def restart(self) -> None:
-        self.is_dead, self.round = False, -1
+        self.is_dead, self.is_waking, self.round = False, False, -1
         self.max_subsets = self.opened.max_subsets
         self.on_restart()
+
+    async def rest(self, why: str) -> None:
+        self.is_resting, self.is_dead, self.why_resting = True, True, why
+
+    def wake(self) -> None:
+        """Another is there when `restart` is called."""
+        self.is_waking, self.is_resting = self.is_waking or self.is_resting, False
+
+    async def stop_training(self) -> None:
+        self._is_stopped = True
+        self.may_finish.set()
 
     def fail(self) -> None:
         """In the middle of a round; another stands there at once."""
@@ -165,7 +183,12 @@ class FakeTrainer:
         record = self._node.chain.record(task.round).sealed.record
         entry = record.entry_of(self._node.peer_id)
         assert entry is not None
-        made = contribution_of(entry, record, self._node.layout, "", task.num_steps)
+        steps = task.num_steps
+        if self._is_stopped:
+            steps, self._is_stopped = self.steps_made, False
+            if not steps:
+                raise ChildFailed(f"round {task.round} ended before this peer made a step")
+        made = contribution_of(entry, record, self._node.layout, "", steps)
         return RoundTrained(
             made.offers, made.tokens, made.steps, made.train_loss, made.tokens_per_second, self.router_choices
         )
@@ -197,7 +220,7 @@ class FakeDirectory:
 class Scene:
     """A living member, and the coordinator's part done by hand: it attends nobody."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, is_paused: bool = False) -> None:
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, *reasons: Reason) -> None:
         monkeypatch.setattr("spes_peer.daemon.joining._SECOND_LOOK_SECONDS", 0.0)
         monkeypatch.setattr("spes_peer.daemon.member._RETRY_SECONDS", 0.01)
         self.node = node
@@ -211,9 +234,7 @@ class Scene:
         host: TrainerHost = self.trainer  # type: ignore[assignment]
         self.replica = Replica(node, host)
         claiming = Claiming(node.peer_id, node.layout, node.chain, self.directory, node.now)  # type: ignore[arg-type]
-        self.member = Member(
-            node, host, self.replica, claiming, self.phases, self._spawn, self.ended.set, is_paused=is_paused
-        )
+        self.member = Member(node, host, self.replica, claiming, self.phases, self._spawn, self.ended.set, reasons)
         self.member.follower.attendance.send = self.sent.append  # type: ignore[method-assign]
         self.member.follower.run = asyncio.Event().wait  # type: ignore[method-assign,assignment]
 

@@ -11,6 +11,7 @@ from rounds_swarm import BOOTSTRAP
 
 from spes_peer.blobs import BlobName
 from spes_peer.errors import BadConfiguration, BlobMissing
+from spes_peer.guest.rules import BY_OWNER
 from spes_peer.identity import Identity, PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.messages import (
@@ -235,15 +236,18 @@ async def test_a_member_that_was_left_out_chooses_subsets_anew(scene: Scene) -> 
         assert len(scene.directory.claims) > before
 
 
-async def test_a_paused_start_says_so_and_seeks_no_place_until_resumed(
+async def test_a_paused_start_says_so_loads_nothing_and_seeks_no_place_until_resumed(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(node, monkeypatch, is_paused=True)
+    scene = Scene(node, monkeypatch, BY_OWNER)
     async with scene.living():
-        await eventually(lambda: scene.phases.name == "paused")
+        await eventually(lambda: scene.phases.name == "paused" and scene.trainer.is_resting)
         assert [type(message) for message in scene.member.follower.attendance.on_open()] == [Departure]
         assert scene.node.state == PeerState.PAUSED
-        scene.member.resume()
+        scene.member.rest_for(())
+        await eventually(lambda: scene.phases.message.why == "starting the trainer again")
+        assert not scene.trainer.loaded
+        scene.trainer.restart()
         await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
         assert scene.node.state == PeerState.JOINING
 
@@ -252,10 +256,10 @@ async def test_a_paused_start_within_a_round_that_is_resumed_asks_for_its_place_
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.chain.append(following(node, node.identity))
-    scene = Scene(node, monkeypatch, is_paused=True)
+    scene = Scene(node, monkeypatch, BY_OWNER)
     async with scene.living():
         await eventually(lambda: bool(scene.sent_of(Contribution)))
-        scene.member.resume()
+        scene.member.rest_for(())
         (request,) = scene.sent_of(AdmissionRequest)
         assert request.subsets == (0,)
 
@@ -267,8 +271,8 @@ async def test_who_was_resumed_while_it_attended_nobody_tells_the_coordinator_th
     scene = Scene(node, monkeypatch)
     async with scene.living():
         await eventually(lambda: bool(scene.sent_of(Contribution)))
-        scene.member.pause()
-        scene.member.resume()  # a message that reaches nobody
+        scene.member.rest_for((BY_OWNER,))
+        scene.member.rest_for(())  # a message that reaches nobody
         said = scene.member.follower.attendance.on_open()
         assert [one.subsets for one in said if isinstance(one, AdmissionRequest)] == [(0,)]
 
@@ -352,11 +356,11 @@ async def test_who_takes_no_part_in_the_next_round_does_not_train_ahead_of_it(sc
             scene.next_record(scene.node.identity, roster=(dataclasses.replace(entry, ahead=(DataRange(9, 12),)),))
         )
         await eventually(lambda: bool(scene.trainer.trained))
-        getattr(scene.member, wish)()
+        scene.member.leave() if wish == "leave" else scene.member.rest_for((BY_OWNER,))
         scene.trainer.may_finish.set()
         await eventually(lambda: bool(scene.sent_of(Contribution)))
         scene.tell(scene.next_record(OTHER))
-        await eventually(lambda: scene.trainer.applied[-1:] == [2])
+        await eventually(lambda: scene.trainer.applied[-1:] == [2] or scene.trainer.is_resting)
         assert scene.trainer.trained_ahead == []
 
 

@@ -84,7 +84,7 @@ class Scene:
         self.restarts = 0
         coming = list(processes)
 
-        def start(_log: Path) -> Any:
+        def start(_log: Path, _has_low_priority: bool) -> Any:
             self.started.append(coming.pop(0))
             return self.started[-1]
 
@@ -319,3 +319,49 @@ def test_the_way_a_process_ended_is_said_in_words() -> None:
     assert how_ended(-signal.SIGKILL) == "killed by somebody (SIGKILL)"
     assert how_ended(-signal.SIGSEGV) == "by signal SIGSEGV"
     assert how_ended(70) == "with code 70"
+
+
+async def test_a_trainer_that_is_put_to_rest_is_ended_without_a_word_of_death_and_starts_when_it_is_woken() -> None:
+    scene = Scene(FakeProcess(), FakeProcess())
+    async with supervised(scene):
+        await scene.host.rest("on battery")
+        assert scene.started[0].is_stopped
+        assert (scene.host.service.state, scene.host.service.why) == ("resting", "on battery")
+        with pytest.raises(ChildFailed, match="the trainer rests: on battery"):
+            scene.host.get()
+        assert (scene.host.is_resting, scene.host.is_waking) == (True, False)
+        scene.host.wake()
+        assert (scene.host.is_resting, scene.host.is_waking) == (False, True)
+        await eventually(lambda: scene.restarts == 1)
+        assert scene.host.get() is scene.started[1]  # type: ignore[comparison-overlap]
+        assert (scene.host.service.state, scene.host.service.why, scene.host.is_waking) == ("running", "", False)
+
+
+async def test_one_that_is_to_rest_before_it_is_started_is_started_when_it_is_woken() -> None:
+    scene = Scene(FakeProcess())
+    await scene.host.rest("outside its hours")
+    async with supervised(scene):
+        assert not scene.started
+        scene.host.wake()
+        await eventually(lambda: scene.restarts == 1)
+
+
+async def test_one_that_is_put_to_rest_while_it_starts_rests_once_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, opening = Scene(FakeProcess(), FakeProcess(), FakeProcess()), asyncio.Event()
+    may_open = asyncio.Event()
+    open_at_once = FakeProcess.open
+
+    async def open_later(self: FakeProcess, *arguments: Any, **others: Any) -> TrainerOpened:
+        if len(scene.started) > 1:
+            opening.set()
+            await may_open.wait()
+        return await open_at_once(self, *arguments, **others)
+
+    monkeypatch.setattr(FakeProcess, "open", open_later)
+    async with supervised(scene):
+        scene.started[0].end(1)
+        await opening.wait()
+        await scene.host.rest("on battery")
+        may_open.set()
+        await eventually(lambda: scene.started[1].is_stopped)
+        assert (scene.host.service.state, scene.host.service.why, scene.restarts) == ("resting", "on battery", 0)

@@ -9,7 +9,8 @@ import psutil
 import pytest
 import torch
 
-from spes_peer.training.device_figures import cpu_temperature, reader_of, words_of
+from spes_peer.sensors import cpu_temperature
+from spes_peer.training.device_figures import reader_of, words_of
 from spes_peer.training.work import UNKNOWN, DeviceFigures
 
 OTHER_PID = os.getpid() + 1
@@ -43,9 +44,9 @@ def test_a_cpu_is_as_warm_as_its_warmest_core_and_unknown_without_a_sensor(monke
     monkeypatch.setattr(psutil, "sensors_temperatures", lambda: sensors, raising=False)
     assert cpu_temperature() == 74.5
     sensors.pop("coretemp")
-    assert cpu_temperature() == 0.0
+    assert cpu_temperature() is None
     monkeypatch.delattr(psutil, "sensors_temperatures")
-    assert cpu_temperature() == 0.0
+    assert cpu_temperature() is None
 
 
 class FakeNvml:
@@ -107,7 +108,7 @@ def test_of_a_gpu_its_driver_tells_heat_use_and_what_others_take(monkeypatch: py
         ],
     )
     figures = gpu(monkeypatch, nvml)
-    assert figures == DeviceFigures("cuda:0 NVIDIA RTX 4090", 14 << 30, 6 << 30, 24 << 30, 0.97, 0.5, 71.0)
+    assert figures == DeviceFigures("cuda:0 NVIDIA RTX 4090", 14 << 30, 6 << 30, 24 << 30, 0.97, 0.5, 71.0, "GPU-1234")
     assert figures.others_bytes == 8 << 30
     assert nvml.asked_since[-1] == 902  # only what is new since the look before
 

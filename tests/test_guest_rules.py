@@ -141,8 +141,8 @@ def test_it_makes_room_on_the_gpu_for_who_uses_it_for_some_seconds_and_waits_unt
     assert course(rules, [*busy, *quiet])[-3:] == [("gpu",), ("gpu",), ()]
     again = [facts(15.0, gpu_use_of_others=0.0), facts(60.0, gpu_use_of_others=0.3), facts(80.0, gpu_use_of_others=0.0)]
     assert course(rules, [*busy, *again])[-1] == ("gpu",)  # the quiet is counted anew
-    assert course(rules, [facts(second, gpu_bytes_of_others=2 << 30) for second in (0.0, 10.0)]) == [(), ("gpu",)]
-    assert set(course(rules, [facts(second, gpu_bytes_of_others=500 << 20) for second in (0.0, 10.0)])) == {()}
+    assert course(rules, [facts(second, gpu_bytes_of_others=3 << 30) for second in (0.0, 10.0)]) == [(), ("gpu",)]
+    assert set(course(rules, [facts(second, gpu_bytes_of_others=1 << 30) for second in (0.0, 10.0)])) == {()}
     assert set(course(GuestRules(), busy)) == {()}
 
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from spes_peer import process
 from spes_peer.errors import ChildFailed
-from spes_peer.process import Child, ending_signals
+from spes_peer.process import Child, ending_signals, let_others_go_first
 from spes_peer.wire.children_pb2 import DhtHealth, Dictionary, ReadDictionary
 
 HERE = str(Path(__file__).parent)
@@ -220,3 +220,15 @@ def test_a_node_has_as_many_descriptors_as_the_system_allows_and_says_where_thos
     number, _, trouble = done.stdout.strip().partition(" ")
     assert int(number) == allowed
     assert ("only 64 files and connections" in trouble) == is_said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where priorities can be read back so")
+async def test_a_child_that_lets_others_go_first_does_so_for_processors_and_disks(start: Start) -> None:
+    child = start()
+    let_others_go_first(child.pid)
+    assert psutil.Process(child.pid).nice() >= 10
+    assert psutil.Process(child.pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
+    child.kill()
+    await within(20, child.ended.wait())
+    await child.stop()
+    let_others_go_first(child.pid)  # of one that is gone nothing comes

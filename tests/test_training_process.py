@@ -106,6 +106,37 @@ async def test_a_reduce_is_served_between_the_steps_and_a_record_ends_the_round(
     assert applied.state_root == swarm.trainers[PEER]._public.root()
 
 
+async def test_who_must_stop_at_once_offers_the_steps_that_were_made(
+    trainer: TrainerProcess, swarm: Swarm, tmp_path: Path
+) -> None:
+    await opened(trainer, swarm, tmp_path)
+    seen: list[int] = []
+    progress = progress_of(trainer)
+    training = asyncio.create_task(trainer.train_round(long_round(swarm)))
+    await asyncio.wait_for(progress, 60)
+    trainer.on_progress = lambda one: seen.append(one.steps_done)
+    await trainer.stop_training()
+    assert training.done()
+    trained = training.result()
+    assert 0 < trained.steps < LONG_ROUND_STEPS
+    assert trained.offers
+    assert all(steps <= trained.steps for steps in seen)
+    await trainer.stop_training()  # with nothing under way it does nothing
+    assert (await trainer.measure_held_out(0, 1)).tokens > 0
+
+
+async def test_a_stop_that_comes_before_the_first_step_leaves_nothing_to_offer(
+    trainer: TrainerProcess, swarm: Swarm, tmp_path: Path
+) -> None:
+    await opened(trainer, swarm, tmp_path)
+    asked = (trainer.measure_held_out(0, 1), trainer.train_round(long_round(swarm)), trainer.stop_training())
+    held_out, trained, stopped = await asyncio.gather(*asked, return_exceptions=True)
+    assert not isinstance(held_out, BaseException)
+    assert isinstance(trained, ChildFailed)
+    assert "before this peer made a step" in str(trained)
+    assert stopped is None
+
+
 async def test_a_record_ends_training_ahead_and_its_round_goes_on_from_there(
     trainer: TrainerProcess, tmp_path: Path
 ) -> None:

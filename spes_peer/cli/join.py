@@ -5,6 +5,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from spes_peer import config
+from spes_peer.cli.guest import add_guest, guest_rules
 from spes_peer.cli.parsing import (
     add_announce,
     add_data_dir,
@@ -95,6 +96,7 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
         help="use at most so much of the device, such as 20GB (all free)",
     )
     add_memory_choices(device)
+    add_guest(parser)
     display = parser.add_argument_group("display")
     display.add_argument("--no-tui", action="store_true", help="plain log lines instead of the dashboard")
     display.add_argument("--detach", action="store_true", help="start the daemon and return; it logs into its folder")
@@ -168,4 +170,6 @@ def join_settings(options: argparse.Namespace) -> "JoinSettings":
         resident=options.resident,
         checkpointing=options.checkpointing,
         optimizer_bits=options.optimizer_bits,
+        guest=guest_rules(options),
+        has_low_priority=options.priority == "low",
     )

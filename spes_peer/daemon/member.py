@@ -22,6 +22,7 @@ from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, DiskTrouble, PeerError
 from spes_peer.following.follower import Follower
+from spes_peer.guest.rules import Reason, in_words, until_at
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
 from spes_peer.node import Node
@@ -64,9 +65,9 @@ class Member:
         phases: PhaseKeeper,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         end: Callable[[], None],
-        is_paused: bool,
+        reasons: Sequence[Reason] = (),
     ) -> None:
-        """`spawn` runs something beside; `end` ends the daemon. `node` has record 0."""
+        """`spawn` runs something beside; `end` ends the daemon; `reasons` are those to rest. `node` has record 0."""
         self.node = node
         self.trainer = trainer
         self.replica = replica
@@ -78,12 +79,14 @@ class Member:
         self.speed = 0.0
         self.router_choices: tuple[int, ...] = ()
         """How often the router chose each expert, in this peer's last round of training."""
-        self.is_paused = is_paused
+        self.reasons = tuple(reasons)
+        """Why it takes no part, or will not from the next round on; none when it does."""
         self._phases = phases
         self._say = phases.say
         self._spawn = spawn
         self._end = end
         self._is_leaving = False
+        self._is_training = False
         self._changed = asyncio.Event()
         self._opened: SealedRecord | None = None
         self._work: RoundWork | None = None
@@ -114,6 +117,8 @@ class Member:
             try:
                 await self._follow(self.head)
             except (PeerError, ChildFailed, BlobMissing, DiskTrouble) as error:
+                if self.reasons and self._may_rest:  # it was interrupted for that
+                    continue
                 if trouble and self._work is not None:  # more than a moment's
                     self._work.ask_not_to_be_awaited(str(error)[:_LONGEST_REASON])
                 if trouble != (trouble := str(error)):
@@ -126,6 +131,13 @@ class Member:
 
     async def _follow(self, record: SealedRecord) -> None:
         """Bring the state to `record`; then take part in the round it opened, or seek a place in the next."""
+        if self.reasons and self._may_rest:
+            await self._rest()
+            return
+        self.trainer.wake()
+        if self.trainer.is_waking:
+            self._say("syncing", "starting the trainer again")
+            return
         await self._bring_state_to(record)
         work = self._work
         if record.record.is_final:
@@ -134,6 +146,8 @@ class Member:
             await self._seek_a_place()
         elif work.record.hash == record.hash and work.contribution is None:
             await work.unless_closed(self._train(work))
+        elif self._rests_at_once:
+            self._say_paused()
 
     @property
     def head(self) -> SealedRecord:
@@ -186,6 +200,8 @@ class Member:
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
         await self._shards.have(manifest.data.shards[index] for index in needed)
+        if self._rests_at_once:  # since the data was asked for
+            return
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         now = self.node.now()
         if stop_at < now:  # late, and no record has overtaken us: the others cannot go on without us
@@ -194,7 +210,11 @@ class Member:
         num_steps = manifest.training.steps_per_round_at(record.step)
         self._say("training", f"{num_steps} local steps", until_at=stop_at)
         task = TrainRound.of(record, entry, num_steps, stop_at)
-        trained = await self.trainer.get().train_round(task)
+        self._is_training = True
+        try:
+            trained = await self.trainer.get().train_round(task)
+        finally:
+            self._is_training = False
         self.speed, self.router_choices = trained.tokens_per_second, trained.router_choices
         self._say("contributing", "sending what was trained")
         work.contribute(
@@ -229,8 +249,6 @@ class Member:
             logger.warning("could not train ahead round=%d reason=%s", work.round + 1, error)
 
     async def _seek_a_place(self) -> None:
-        if self.is_paused:
-            self._say("paused", "paused by its owner; resume with: spes-peer resume")
         if not self._wants_a_place:
             return
         if not self.claiming.subsets:
@@ -351,20 +369,60 @@ class Member:
 
     # ---- what its owner wants ----
 
-    def pause(self) -> None:
-        """Take no part from the next round on."""
-        self.is_paused = True
-        self.follower.send(Departure("paused"))
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.reasons)
+
+    def rest_for(self, reasons: Sequence[Reason]) -> None:
+        """From now on there are these reasons to rest, instead of those before.
+
+        With a first one this peer takes no part from the next round on, or from the next step on where a reason says
+        so; what was trained by then is contributed. Without any it takes part again, with the same subsets if the round
+        is still open, else with what is free then."""
+        before, self.reasons = self.reasons, tuple(reasons)
+        if self.reasons and not before:
+            self.follower.send(Departure("paused"))
+        elif before and not self.reasons and self._work is not None:
+            self.follower.send(self._admission_request())
+        if not any(reason.ends_serving for reason in self.reasons):
+            self.node.serve_blobs(True)
+        if self._rests_at_once and self.reasons != before:
+            self._spawn(self._stop_at_once())
         self._show_state()
         self._changed.set()
 
-    def resume(self) -> None:
-        """Take part again, with the same subsets if the round is still open, else with what is free then."""
-        self.is_paused = False
+    @property
+    def _rests_at_once(self) -> bool:
+        return any(reason.at_once for reason in self.reasons)
+
+    @property
+    def _may_rest(self) -> bool:
+        """Whether the open round has nothing more of this peer, or must do without."""
+        if self._work is None or self.trainer.is_resting:
+            return True
+        if any(reason.frees_device for reason in self.reasons):
+            return True
+        return self._rests_at_once and self._work.contribution is None
+
+    async def _rest(self) -> None:
+        """Nothing is trained or applied, and the device is free. What others ask is answered as before."""
+        self._say_paused()
+        why = in_words(self.reasons)
         if self._work is not None:
-            self.follower.send(self._admission_request())
-        self._show_state()
-        self._changed.set()
+            self._work.ask_not_to_be_awaited(why[:_LONGEST_REASON])
+        self.node.serve_blobs(self._work is not None or not any(reason.ends_serving for reason in self.reasons))
+        if not self.trainer.is_resting:
+            await self.trainer.rest(why)
+
+    def _say_paused(self) -> None:
+        self._say("paused", in_words(self.reasons), until_at=until_at(self.reasons))
+
+    async def _stop_at_once(self) -> None:
+        """After the step that is under way, or in the middle of anything else if the device is to be free."""
+        if self._is_training:
+            await self.trainer.get().stop_training()
+        elif any(reason.frees_device for reason in self.reasons):
+            await self.trainer.rest(in_words(self.reasons))
 
     def leave(self) -> float:
         """End with the open round, or with the next if that is decided already: without one of two members a round

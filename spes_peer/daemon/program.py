@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from spes_peer.daemon.member import Member
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.recorder import AS_ASKED, BY_SIGNAL, Recorder
 from spes_peer.daemon.replica import Replica
+from spes_peer.daemon.resting import Resting, Senses
 from spes_peer.daemon.status import LogRing, add_machine, add_member
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTrouble, PeerError, SpesError, first_in
@@ -32,9 +33,10 @@ from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
 from spes_peer.exchange.relays import RelayLimits
-from spes_peer.files import write_whole
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
+from spes_peer.guest.allowance import TODAY_FILE, Today
+from spes_peer.guest.rules import GuestRules, in_words
 from spes_peer.logs import keep_in
 from spes_peer.metrics import Address as MetricsAddress
 from spes_peer.metrics import served as metrics_served
@@ -98,6 +100,10 @@ class JoinSettings:
     optimizer_bits: int = 32
     log_format: str = "text"
     """`text` or `json`."""
+    guest: GuestRules = field(default_factory=GuestRules)
+    """When it rests by itself."""
+    has_low_priority: bool = True
+    """Whether training lets other programs of this machine go first."""
 
 
 class _Ended(Exception):
@@ -115,7 +121,6 @@ class Daemon:
         self._phases = PhaseKeeper(self.board.touch)
         self._log = LogRing()
         self._ending = asyncio.Event()
-        self._is_paused = False
         self._member: Member | None = None
         self._collector: Collector | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -134,7 +139,8 @@ class Daemon:
             self._main = asyncio.current_task()
             on_signals(lambda: self._stop(BY_SIGNAL))
             use_all_descriptors()
-            self._is_paused = self._pause_mark.exists()
+            self._resting = Resting(self._folder.path, self.settings.guest)
+            self._resting.on_change = self._rest_or_go_on
             async with self._recorder.running(self._folder.events, log_file):
                 try:
                     async with contextlib.AsyncExitStack() as stack:
@@ -228,9 +234,18 @@ class Daemon:
             node.take_time(introduction.clock.time())
         trainer = self._make_trainer(node)
         stack.push_async_callback(trainer.stop)
+        await self._look_whether_to_rest(node, trainer)
         introducers = [introduction.entry] if introduction is not None else []
         await self._start(node, trainer, [*introducers, *known.bootstrap_nodes], stack)
         await self._take_part(node, trainer, known, arrival.keep_in_touch(node, introduction is not None))
+
+    async def _look_whether_to_rest(self, node: Node, trainer: TrainerHost) -> None:
+        """Before a trainer takes its place on the device."""
+        today = Today(self._folder.path / TODAY_FILE, lambda: (node.traffic.sent_bytes, node.traffic.received_bytes))
+        self._resting.sense = Senses(self.settings.guest, trainer, today)
+        self._resting.take(await asyncio.to_thread(self._resting.sense))
+        if reasons := self._resting.reasons:
+            await trainer.rest(in_words(reasons))
 
     def _make_trainer(self, node: Node) -> TrainerHost:
         return TrainerHost(
@@ -247,6 +262,7 @@ class Daemon:
                 optimizer_bits=self.settings.optimizer_bits,
                 memory_bytes=self.settings.memory_bytes,
                 max_subsets=self.settings.max_subsets,
+                has_low_priority=self.settings.has_low_priority,
             )
         )
 
@@ -284,12 +300,12 @@ class Daemon:
                     tasks.create_task(loop)
                 await self._unless_ending(first_record(node, lambda why: self._phases.say("syncing", why)))
                 self._member = member = Member(
-                    node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._is_paused
+                    node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._resting.reasons
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
                 ahead = DataAhead(node, lambda: collector.ahead_bytes)
-                for loop in (trainer.supervise(), collector.run(), ahead.run()):
+                for loop in (trainer.supervise(), collector.run(), ahead.run(), self._resting.run()):
                     tasks.create_task(loop)
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
@@ -366,31 +382,18 @@ class Daemon:
 
     # ---- control ----
 
-    @property
-    def _pause_mark(self) -> Path:
-        """There while paused, so that a restart does not end a pause."""
-        return self._folder.path / "paused"
-
     async def pause(self) -> str:
-        if self._is_paused:
-            return "already paused"
-        write_whole(self._pause_mark, b"")
-        self._is_paused = True
         is_in_a_round = self._member is not None and self._member.is_in_a_round
-        if self._member is not None:
-            self._member.pause()
-        self.board.touch()
-        return "paused from the next round on" if is_in_a_round else "paused"
+        said = self._resting.pause()
+        return "paused from the next round on" if said == "paused" and is_in_a_round else said
 
     async def resume(self) -> str:
-        if not self._is_paused:
-            return "not paused"
-        self._pause_mark.unlink(missing_ok=True)
-        self._is_paused = False
+        return self._resting.resume()
+
+    def _rest_or_go_on(self) -> None:
         if self._member is not None:
-            self._member.resume()
+            self._member.rest_for(self._resting.reasons)
         self.board.touch()
-        return "taking part again"
 
     async def leave(self, at_once: bool) -> str:
         member = self._member
@@ -408,7 +411,8 @@ class Daemon:
             name=usable_name(self.settings.name),
             phase=self._phases.message,
             log=list(self._log.lines),
-            is_paused=self._is_paused,
+            is_paused=self._resting.is_by_owner,
+            pause_why=in_words(self._resting.reasons),
             started_at=self._started_at,
             state_folder=str(self.settings.data_dir),
             held_out_loss_start=-1.0,

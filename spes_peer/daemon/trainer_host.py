@@ -48,6 +48,8 @@ class TrainerSettings:
     memory_bytes: int = 0
     max_subsets: int = 0
     """To train, at most; 0 takes what fits."""
+    has_low_priority: bool = False
+    """Among all programs of the machine."""
     stall_seconds: float = STALL_SECONDS
     """Without a sign of life, or in one step that takes ten times as long as any before, after which it is killed."""
 
@@ -58,7 +60,7 @@ class TrainerHost:
     def __init__(
         self,
         settings: TrainerSettings,
-        start_process: Callable[[Path], TrainerProcess] = TrainerProcess.start,
+        start_process: Callable[[Path, bool], TrainerProcess] = TrainerProcess.start,
         witness: MemoryWitness | None = None,
     ) -> None:
         self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
@@ -77,6 +79,11 @@ class TrainerHost:
         self._is_hopeless = False
         """The last ended for lack of memory, and there is no smaller plan."""
         self._why_none = "the trainer is starting"
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self._why_resting = ""
+        self._has_rested = False
+        """There is no process, or not yet, because there was to be none for a while."""
 
     @property
     def max_subsets(self) -> int:
@@ -86,14 +93,16 @@ class TrainerHost:
 
     async def start(self) -> None:
         """Start and open a process, another if that one is killed meanwhile; `ChildFailed` when it cannot be opened,
-        and then nothing is left of it."""
+        and then nothing is left of it. Nothing happens while it is to rest."""
+        if self.is_resting:
+            return
         await start_surely("the trainer", self._launch, (ChildDied, ChildOutOfMemory, ChildStalled))
 
     async def _launch(self) -> None:
         settings = self._settings
         # of a trainer that was killed while it saved; each is as large as a checkpoint
         await asyncio.to_thread(remove_litter, settings.state_folder, older_than_seconds=0.0)
-        process = self._start_process(settings.log_path)
+        process = self._start_process(settings.log_path, settings.has_low_priority)
         process.on_progress = lambda progress: self.on_progress(progress)
         process.on_beat = self._take_beat
         self._watch, self._beat = StallWatch(settings.stall_seconds), None
@@ -124,19 +133,62 @@ class TrainerHost:
         """Replace a process that died or stalled, for ever; ends by cancellation."""
         backoff = Backoff()
         while True:
+            await self._may_run.wait()
             if (process := self._process) is not None:
                 await self._until_ended(process)
+                if self._process is not process:  # put to rest
+                    continue
                 self._process = None
                 await process.stop()
                 self._note_end(process)
-            await backoff.pause("the trainer", _LONGEST_PAUSE_SECONDS if self._is_hopeless else 0.0)
+            if not self._has_rested:
+                await backoff.pause("the trainer", _LONGEST_PAUSE_SECONDS if self._is_hopeless else 0.0)
+            if self.is_resting:
+                continue
             try:
                 await self._launch()
             except (ChildFailed, OSError) as error:
+                self._has_rested = False
                 self._why_none = f"the trainer does not start: {error}"
                 logger.error("the trainer does not start reason=%s", error)
             else:
-                self.on_restart()
+                await self._go_on_or_rest()
+
+    async def _go_on_or_rest(self) -> None:
+        """A new process stands there, and may have been told to rest while it started."""
+        if self.is_resting:
+            await self.rest(self._why_resting)
+        else:
+            self._has_rested = False
+            self.on_restart()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether there is no process because none is wanted."""
+        return not self._may_run.is_set()
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether there is no process yet because none was wanted."""
+        return self._has_rested and not self.is_resting
+
+    async def rest(self, why: str) -> None:
+        """End the process, which frees all that it holds of the device, and start none before `wake`."""
+        self._may_run.clear()
+        self._has_rested = True
+        self._why_resting = why
+        self._why_none = f"the trainer rests: {why}"
+        process, self._process = self._process, None
+        self.service.say("resting", why)
+        if process is not None:
+            await process.stop()
+
+    def wake(self) -> None:
+        """Start a process again, soon; `on_restart` is called then. Nothing happens where none rests."""
+        if self.is_resting:
+            self._why_none = "the trainer is starting"
+            self.service.say("starting")
+            self._may_run.set()
 
     async def _until_ended(self, process: TrainerProcess) -> None:
         """Until it has ended by itself, or was killed because it stalled."""

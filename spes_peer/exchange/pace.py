@@ -27,6 +27,8 @@ class Pace:
     def __init__(self, bytes_per_second: int = 0) -> None:
         """0 sets no limit."""
         self.bytes_per_second = bytes_per_second
+        self.is_used_up = False
+        """Nothing more may pass for now."""
         self._is_taken = False
         self._line: list[tuple[int, int, asyncio.Future[None]]] = []
         """Those who wait, as a heap: tag, number, and what is set when it is their turn."""

@@ -309,6 +309,8 @@ class _Service:
 
     async def Fetch(self, request: FetchRequest, line: "_Line") -> None:
         have = self._holdings.have(request.name)
+        if self._upload.is_used_up:
+            raise Busy("what may be sent from here today is used up; ask others")
         if len(request.pieces) > MAX_PIECES_PER_REQUEST:
             raise BadMessage(f"{len(request.pieces)} pieces at once; {MAX_PIECES_PER_REQUEST} are served")
         if (have.pieces or have.size_bytes) and max(request.pieces, default=0) >= num_pieces_of(have.size_bytes):

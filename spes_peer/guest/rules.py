@@ -14,8 +14,8 @@ COOLER_BY = 10.0
 """Degrees Celsius below the limit at which it goes on."""
 GPU_USE = 0.2
 """Of a GPU's time: what other programs use of it before they are made room for …"""
-GPU_BYTES = 1 << 30
-"""… or of its memory, one of them. A desktop and its browser take less."""
+GPU_BYTES = 2 << 30
+"""… or of its memory. A desktop and its browser take less."""
 _REST_AFTER_SECONDS = {"gpu": 10.0, "heat": 5.0}
 """For so long it must be so before a rule makes it rest; the others at once."""
 _GO_ON_AFTER_SECONDS = {"battery": 15.0, "gpu": 60.0, "heat": 15.0}
@@ -56,7 +56,6 @@ class Facts:
     gpu_use_of_others: float | None = None
     """Of all its time."""
     gpu_bytes_of_others: int | None = None
-    """Of the one that has most."""
     sent_today_bytes: int = 0
     received_today_bytes: int = 0
 
@@ -75,6 +74,8 @@ class Reason:
     """Not at the end of the round, but after the step that is under way."""
     frees_device: bool = False
     """What the device holds must go, whatever the round still asks for."""
+    ends_serving: bool = False
+    """Others get no more blobs from here, once the round under way is over."""
 
 
 BY_OWNER = Reason("owner", "paused by its owner; resume with: spes-peer resume")
@@ -154,7 +155,7 @@ def _heat(rules: GuestRules, facts: Facts) -> _View:
 
 def _allowance(rule: str, limit: int, used: int, midnight: float) -> _View:
     why = f"the {limit / 1e9:g} GB of {rule} a day are used up, goes on at midnight"
-    return rule, bool(limit) and used >= limit, Reason(rule, why, midnight)
+    return rule, bool(limit) and used >= limit, Reason(rule, why, midnight, ends_serving=rule == "upload")
 
 
 def in_words(reasons: Sequence[Reason]) -> str:

@@ -36,12 +36,14 @@ from spes_peer.training.work import (
     AheadTrained,
     ApplyRecord,
     DeviceFigures,
+    Done,
     LoadState,
     MeasureHeldOut,
     OpenTrainer,
     RecordApplied,
     ReduceBlock,
     RoundTrained,
+    StopTraining,
     TrainAhead,
     TrainerBeat,
     TrainerOpened,
@@ -58,7 +60,7 @@ _READ_BYTES = 1 << 16
 _SECONDS_BETWEEN_PROGRESS = 0.25
 _SECONDS_BETWEEN_BEATS = 1.0
 _SERVED_BETWEEN_STEPS = frozenset({"ReduceBlock", "TryExpert"})
-_ENDS_A_ROUND = frozenset({"ApplyRecord", "LoadState"})
+_ENDS_A_ROUND = frozenset({"ApplyRecord", "LoadState", "StopTraining"})
 
 
 class TrainerService:
@@ -80,6 +82,7 @@ class TrainerService:
             "MeasureHeldOut": (MeasureHeldOut, lambda request: self.trainer.measure_held_out(request)),
             "TrainRound": (TrainRound, self._train),
             "TrainAhead": (TrainAhead, self._train_ahead),
+            "StopTraining": (StopTraining, lambda _request: Done()),  # done by coming: the round has ended
             "ReduceBlock": (ReduceBlock, lambda request: self.trainer.reduce_block(request.task)),
             "TryExpert": (TryExpert, lambda request: self.trainer.try_expert(request)),
             "ApplyRecord": (ApplyRecord, self._apply),

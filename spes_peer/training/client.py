@@ -15,13 +15,14 @@ from google.protobuf.message import Message
 
 from spes_peer.errors import BadMessage, ChildStalled
 from spes_peer.identity import PeerId
-from spes_peer.process import Child
+from spes_peer.process import Child, let_others_go_first
 from spes_peer.run.offers import ReduceTask
 from spes_peer.run.records import BlockName
 from spes_peer.training.work import (
     AheadTrained,
     ApplyRecord,
     BlockReduced,
+    Done,
     ExpertTried,
     HeldOut,
     LoadState,
@@ -31,6 +32,7 @@ from spes_peer.training.work import (
     ReduceBlock,
     RoundTrained,
     StateLoaded,
+    StopTraining,
     TrainAhead,
     TrainerBeat,
     TrainerOpened,
@@ -62,9 +64,12 @@ class TrainerProcess:
         child.on_event = self._take_event
 
     @classmethod
-    def start(cls, log_path: Path) -> "TrainerProcess":
+    def start(cls, log_path: Path, has_low_priority: bool = False) -> "TrainerProcess":
         """Start the process; call inside a running loop."""
-        return cls(Child.start("trainer", "spes_peer.training", log_path))
+        child = Child.start("trainer", "spes_peer.training", log_path)
+        if has_low_priority:
+            let_others_go_first(child.pid)
+        return cls(child)
 
     async def open(
         self,
@@ -112,6 +117,10 @@ class TrainerProcess:
         """Train the first steps of the next round while this one's exchange runs; `apply_record` ends it."""
         seconds = max(0.0, work.stop_at - time.time()) + LAST_STEP_SECONDS
         return await self._ask(work, AheadTrained, seconds)
+
+    async def stop_training(self) -> None:
+        """Make no further step: what is being trained ends with the steps made. The answer comes when it has ended."""
+        await self._ask(StopTraining(), Done, LAST_STEP_SECONDS)
 
     async def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers of one block; all their blobs are in the store."""

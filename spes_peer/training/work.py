@@ -114,6 +114,16 @@ class TrainAhead:
 
 
 @dataclass(frozen=True)
+class StopTraining:
+    pass
+
+
+@dataclass(frozen=True)
+class Done:
+    pass
+
+
+@dataclass(frozen=True)
 class AheadTrained:
     steps: int
 
@@ -148,6 +158,8 @@ class DeviceFigures:
     """The same, with other programs than the trainer."""
     temperature: float
     """Degrees Celsius."""
+    uuid: str = ""
+    """Of a GPU, as NVIDIA's tools call it."""
 
     @property
     def others_bytes(self) -> int:

@@ -294,6 +294,10 @@ class TrainAhead(_message.Message):
     stop_at: float
     def __init__(self, round: _Optional[int] = ..., first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[_record_pb2.DataRange, _Mapping]]] = ..., sequences_per_step: _Optional[int] = ..., stop_at: _Optional[float] = ...) -> None: ...
 
+class StopTraining(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class AheadTrained(_message.Message):
     __slots__ = ("steps",)
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -331,7 +335,7 @@ class TrainerBeat(_message.Message):
     def __init__(self, steps_begun: _Optional[int] = ..., is_in_step: bool = ..., planned_bytes: _Optional[int] = ..., is_smallest_plan: bool = ..., troubles: _Optional[_Iterable[str]] = ..., device: _Optional[_Union[DeviceFigures, _Mapping]] = ...) -> None: ...
 
 class DeviceFigures(_message.Message):
-    __slots__ = ("name", "used_bytes", "own_bytes", "total_bytes", "use", "others_use", "temperature")
+    __slots__ = ("name", "used_bytes", "own_bytes", "total_bytes", "use", "others_use", "temperature", "uuid")
     NAME_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     OWN_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -339,6 +343,7 @@ class DeviceFigures(_message.Message):
     USE_FIELD_NUMBER: _ClassVar[int]
     OTHERS_USE_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     name: str
     used_bytes: int
     own_bytes: int
@@ -346,7 +351,8 @@ class DeviceFigures(_message.Message):
     use: float
     others_use: float
     temperature: float
-    def __init__(self, name: _Optional[str] = ..., used_bytes: _Optional[int] = ..., own_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., use: _Optional[float] = ..., others_use: _Optional[float] = ..., temperature: _Optional[float] = ...) -> None: ...
+    uuid: str
+    def __init__(self, name: _Optional[str] = ..., used_bytes: _Optional[int] = ..., own_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., use: _Optional[float] = ..., others_use: _Optional[float] = ..., temperature: _Optional[float] = ..., uuid: _Optional[str] = ...) -> None: ...
 
 class RoundTrained(_message.Message):
     __slots__ = ("offers", "tokens", "steps", "train_loss", "tokens_per_second", "router_choices", "encode_seconds")

@@ -1,0 +1,158 @@
+"""Whether this peer is to rest: its owner's word, which outlives a restart, and what the rules for a guest find.
+
+The machine is looked at every few seconds. What no sensor tells is no reason to rest, and is said once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spes_peer import sensors
+from spes_peer.clock import boot_seconds
+from spes_peer.daemon.trainer_host import TrainerHost
+from spes_peer.files import write_whole
+from spes_peer.guest.allowance import Today
+from spes_peer.guest.hours import day_of
+from spes_peer.guest.rules import BY_OWNER, Facts, GuestRules, Judged, Reason, in_words, judge
+
+logger = logging.getLogger(__name__)
+
+PAUSE_MARK = "paused"
+"""A file that is there while its owner has paused this peer."""
+_LOOK_SECONDS = 3.0
+
+
+class Resting:
+    """The reasons to rest, as they come and go."""
+
+    def __init__(self, folder: Path, rules: GuestRules) -> None:
+        self.rules = rules
+        self.on_change: Callable[[], None] = lambda: None
+        self.sense: Callable[[], Facts] = lambda: Facts(time.time(), boot_seconds())
+        """What the machine is doing; may take a moment."""
+        self._mark = folder / PAUSE_MARK
+        self._is_by_owner = self._mark.exists()
+        self._judged = Judged()
+
+    @property
+    def is_by_owner(self) -> bool:
+        return self._is_by_owner
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The owner's first."""
+        return (BY_OWNER, *self._judged.reasons) if self._is_by_owner else self._judged.reasons
+
+    def pause(self) -> str:
+        """By its owner; the answer to him."""
+        if self._is_by_owner:
+            return "already paused"
+        write_whole(self._mark, b"")
+        rested_before = bool(self.reasons)
+        self._is_by_owner = True
+        self.on_change()
+        return "paused; it rested already" if rested_before else "paused"
+
+    def resume(self) -> str:
+        """By its owner; what else stands in the way goes by itself."""
+        others = in_words(self._judged.reasons)
+        if not self._is_by_owner:
+            return f"not paused by you; it rests by itself: {others}" if others else "not paused"
+        self._mark.unlink(missing_ok=True)
+        self._is_by_owner = False
+        self.on_change()
+        return f"resumed; it still rests by itself: {others}" if others else "taking part again"
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.take(await asyncio.to_thread(self.sense))
+
+    def take(self, facts: Facts) -> None:
+        """Judge by these facts."""
+        before, self._judged = self._judged, judge(self.rules, facts, self._judged)
+        if before.reasons != self._judged.reasons:
+            _log(before.reasons, self._judged.reasons)
+            self.on_change()
+
+
+def _log(before: Sequence[Reason], after: Sequence[Reason]) -> None:
+    """Each reason when it comes and when it goes."""
+    for reason in after:
+        if reason not in before:
+            when = "at once" if reason.at_once else "when the round has ended"
+            logger.info("resting %s: %s", when, reason.why)
+    for reason in before:
+        if reason not in after:
+            logger.info("no longer a reason to rest: %s", reason.why)
+
+
+class Senses:
+    """Facts of this machine for the rules that need them; call it from any one thread."""
+
+    def __init__(self, rules: GuestRules, trainer: TrainerHost, today: Today) -> None:
+        self._rules = rules
+        self._trainer = trainer
+        self._today = today
+        self._gpu: sensors.Gpu | None = None
+        self._uuid, self._is_known = "", False
+        """Of the trainer's device; "" of a CPU."""
+        self._said: set[str] = set()
+
+    def __call__(self) -> Facts:
+        rules, at = self._rules, time.time()
+        if rules.counts_traffic:
+            self._today.count(day_of(at))
+        facts = Facts(
+            at,
+            boot_seconds(),
+            is_on_battery=None if rules.works_on_battery else sensors.is_on_battery(),
+            sent_today_bytes=self._today.sent_bytes,
+            received_today_bytes=self._today.received_bytes,
+        )
+        return self._with_device(facts) if rules.yields_gpu or rules.max_temperature else facts
+
+    def _with_device(self, facts: Facts) -> Facts:
+        """The trainer tells of its device while it runs; while it rests, all that is used of a GPU is others'."""
+        device = self._trainer.device
+        if device is None:
+            return self._without_trainer(facts)
+        self._uuid, self._is_known = device.uuid, True
+        facts = replace(facts, temperature=device.temperature or None)
+        if device.uuid:
+            use = None if device.others_use < 0 else device.others_use
+            facts = replace(facts, gpu_use_of_others=use, gpu_bytes_of_others=device.others_bytes)
+        self._say_what_is_missing(facts)
+        return facts
+
+    def _without_trainer(self, facts: Facts) -> Facts:
+        if not self._is_known:
+            return facts
+        if not self._uuid:
+            return replace(facts, temperature=sensors.cpu_temperature())
+        self._gpu = self._gpu or sensors.Gpu.of(self._uuid)
+        if self._gpu is None:
+            return facts
+        return replace(
+            facts,
+            temperature=self._gpu.temperature(),
+            gpu_use_of_others=self._gpu.others_use(None),
+            gpu_bytes_of_others=self._gpu.used_bytes(),
+        )
+
+    def _say_what_is_missing(self, facts: Facts) -> None:
+        if self._rules.max_temperature and facts.temperature is None:
+            self._say_once("no sensor tells how warm the device is: --max-temperature has no effect")
+        if self._rules.yields_gpu and not self._uuid:
+            self._say_once("it trains on the CPU: --yield-gpu has no effect")
+        elif self._rules.yields_gpu and facts.gpu_use_of_others is None:
+            self._say_once("the driver does not tell who uses the GPU: --yield-gpu goes by memory alone")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)

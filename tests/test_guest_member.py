@@ -1,0 +1,154 @@
+"""What reasons to rest make a member do: at the end of the round or at once, and how it comes back."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from daemon_parts import OTHER, QUICK, Scene, make_node
+from exchange_nodes import eventually
+
+from spes_peer.guest.rules import BY_OWNER, Reason
+from spes_peer.identity import Identity
+from spes_peer.node import Node
+from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure, Excuse
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.peers import PeerState
+
+HOURS = Reason("hours", "outside 22:00–08:00, goes on at 22:00", until_at=9e9)
+BATTERY = Reason("battery", "on battery, goes on when it is plugged in", at_once=True)
+GPU = Reason("gpu", "another program uses the GPU", at_once=True, frees_device=True)
+UPLOAD = Reason("upload", "used up", until_at=9e9, ends_serving=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path, manifest: Manifest, organizer: Identity) -> Node:
+    timing = manifest.timing.model_copy(update=QUICK)
+    return make_node(tmp_path / "self", manifest.model_copy(update={"timing": timing}), organizer)
+
+
+@pytest.fixture
+def scene(node: Node, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(node, monkeypatch)
+
+
+async def begin_round(scene: Scene) -> None:
+    """It is in the middle of its training."""
+    await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+    scene.trainer.may_finish.clear()
+    scene.tell(scene.next_record(scene.node.identity, OTHER))
+    await eventually(lambda: bool(scene.trainer.trained))
+
+
+async def test_outside_its_hours_a_member_ends_its_round_rests_and_comes_back_by_itself(scene: Scene) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.member.rest_for((HOURS,))
+        assert scene.sent_of(Departure) == [Departure("paused")]
+        assert scene.node.state == PeerState.PAUSED
+        scene.trainer.may_finish.set()
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert scene.sent_of(Contribution)[0].steps == scene.trainer.trained[0].num_steps
+        assert not scene.trainer.is_resting
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: scene.trainer.is_resting)
+        assert (scene.phases.name, scene.phases.message.why) == ("paused", HOURS.why)
+        assert scene.phases.message.until_at == HOURS.until_at
+        scene.tell(scene.next_record(OTHER))  # the run goes on, and nothing of it is applied here
+        before = len(scene.sent_of(AdmissionRequest))
+
+        scene.member.rest_for(())
+        await eventually(lambda: scene.trainer.is_waking)
+        assert scene.phases.message.why == "starting the trainer again"
+        scene.trainer.restart()
+        await eventually(lambda: len(scene.sent_of(AdmissionRequest)) > before)
+        assert scene.trainer.round == 3
+        assert scene.node.state == PeerState.JOINING
+
+
+@pytest.mark.parametrize("reason", [BATTERY, GPU])
+async def test_at_once_it_contributes_the_steps_it_made(scene: Scene, reason: Reason) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.trainer.steps_made = 2
+        scene.member.rest_for((reason,))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert scene.sent_of(Contribution)[0].steps == 2
+        await eventually(lambda: scene.phases.name == "paused")
+        assert not scene.sent_of(Excuse)
+        assert scene.trainer.is_resting is reason.frees_device  # the other still averages what others offer
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: scene.trainer.is_resting)
+
+
+@pytest.mark.parametrize("reason", [BATTERY, GPU])
+async def test_at_once_without_a_step_it_contributes_nothing_and_nobody_waits_for_it(
+    scene: Scene, reason: Reason, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.member.rest_for((reason,))
+        await eventually(lambda: scene.trainer.is_resting)
+        assert scene.sent_of(Departure) == [Departure("paused")]
+        assert scene.sent_of(Excuse) == [Excuse(1, reason.why)]
+        assert not scene.sent_of(Contribution)
+        assert scene.phases.name == "paused"
+        assert "trying again" not in caplog.text
+
+
+async def test_a_round_that_is_still_open_when_the_reason_has_passed_is_trained_after_all(scene: Scene) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.member.rest_for((GPU,))
+        await eventually(lambda: scene.trainer.is_resting)
+        scene.member.rest_for(())
+        await eventually(lambda: scene.trainer.is_waking)
+        scene.trainer.restart()
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert [task.round for task in scene.trainer.trained] == [1, 1]
+
+
+async def test_the_device_is_freed_also_in_the_middle_of_what_is_no_training(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    async def hang(_round: int, _blocks: object) -> str:
+        begun.set()
+        await eventually(lambda: scene.trainer.is_dead)
+        scene.trainer.get()
+        raise AssertionError
+
+    monkeypatch.setattr(scene.trainer, "load_state", hang)
+    async with scene.living():
+        await begun.wait()
+        scene.member.rest_for((GPU,))
+        await eventually(lambda: scene.phases.name == "paused")
+        assert scene.trainer.is_resting
+        assert "trying again" not in caplog.text
+
+
+async def test_reasons_add_up_and_the_last_one_to_go_lets_it_go_on(scene: Scene) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        scene.member.rest_for((BY_OWNER, BATTERY))
+        await eventually(lambda: scene.trainer.is_resting)
+        assert scene.phases.message.why == f"{BY_OWNER.why}; {BATTERY.why}"
+        scene.member.rest_for((BATTERY,))
+        await eventually(lambda: scene.phases.message.why == BATTERY.why)
+        assert scene.trainer.is_resting
+        assert len(scene.sent_of(Departure)) == 1
+        scene.member.rest_for(())
+        await eventually(lambda: scene.trainer.is_waking)
+
+
+async def test_with_its_upload_used_up_it_serves_the_round_under_way_and_then_no_more(scene: Scene) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.member.rest_for((UPLOAD,))
+        scene.trainer.may_finish.set()
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert not scene.node._upload.is_used_up
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: scene.node._upload.is_used_up)
+        scene.member.rest_for(())
+        assert not scene.node._upload.is_used_up

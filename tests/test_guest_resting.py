@@ -1,0 +1,148 @@
+"""Who pauses a peer, what it says to its owner, and what it knows of the machine."""
+
+import dataclasses
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spes_peer import sensors
+from spes_peer.daemon.resting import Resting, Senses
+from spes_peer.guest.allowance import Today
+from spes_peer.guest.rules import Facts, GuestRules
+from spes_peer.training.work import UNKNOWN, DeviceFigures
+
+BATTERY = "on battery, goes on when it is plugged in"
+CPU = DeviceFigures("cpu", 4 << 30, 1 << 30, 8 << 30, 0.5, 0.2, 61.0)
+GPU = DeviceFigures("cuda:0 X", 12 << 30, 9 << 30, 24 << 30, 0.9, 0.3, 71.0, "GPU-1234")
+
+
+def on_battery(is_so: bool, second: float = 0.0) -> Facts:
+    return Facts(1e9 + second, second, is_on_battery=is_so)
+
+
+class Changes:
+    def __init__(self, resting: Resting) -> None:
+        self.seen: list[tuple[str, ...]] = []
+        self._resting = resting
+        resting.on_change = self._note
+
+    def _note(self) -> None:
+        self.seen.append(tuple(reason.rule for reason in self._resting.reasons))
+
+
+def test_a_guest_pauses_and_goes_on_by_itself_and_says_each_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    resting = Resting(tmp_path, GuestRules())
+    changes = Changes(resting)
+    for second in range(0, 12, 3):
+        resting.take(on_battery(True, second))
+    for second in range(12, 60, 3):
+        resting.take(on_battery(False, second))
+    assert changes.seen == [("battery",), ()]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"resting at once: {BATTERY}",
+        f"no longer a reason to rest: {BATTERY}",
+    ]
+
+
+def test_what_a_guest_finds_does_not_outlive_a_restart_and_its_owners_word_does(tmp_path: Path) -> None:
+    resting = Resting(tmp_path, GuestRules())
+    resting.take(on_battery(True))
+    assert not Resting(tmp_path, GuestRules()).reasons
+    assert resting.pause() == "paused; it rested already"
+    again = Resting(tmp_path, GuestRules())
+    assert [reason.rule for reason in again.reasons] == ["owner"]
+    again.take(on_battery(True))
+    assert [reason.rule for reason in again.reasons] == ["owner", "battery"]
+    again.take(on_battery(False, 20))
+    again.take(on_battery(False, 40))
+    assert [reason.rule for reason in again.reasons] == ["owner"]
+    assert again.resume() == "taking part again"
+    assert not Resting(tmp_path, GuestRules()).reasons
+
+
+def test_its_owner_is_told_what_it_still_waits_for(tmp_path: Path) -> None:
+    resting = Resting(tmp_path, GuestRules())
+    assert resting.resume() == "not paused"
+    assert resting.pause() == "paused"
+    assert resting.pause() == "already paused"
+    resting.take(on_battery(True))
+    changes = Changes(resting)
+    assert resting.resume() == f"resumed; it still rests by itself: {BATTERY}"
+    assert resting.resume() == f"not paused by you; it rests by itself: {BATTERY}"
+    assert changes.seen == [("battery",)]
+
+
+def senses(tmp_path: Path, device: DeviceFigures | None, **rules: Any) -> Senses:
+    trainer: Any = SimpleNamespace(device=device)
+    return Senses(GuestRules(**rules), trainer, Today(tmp_path / "today.json", lambda: (0, 0)))
+
+
+def test_while_it_trains_the_trainer_tells_of_its_device(tmp_path: Path) -> None:
+    facts = senses(tmp_path, GPU, yields_gpu=True)()
+    assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (71.0, 0.3, 3 << 30)
+    facts = senses(tmp_path, CPU, max_temperature=80.0)()
+    assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (61.0, None, None)
+    assert senses(tmp_path, GPU)().temperature is None  # nobody asked
+
+
+def test_while_the_trainer_rests_all_use_of_its_gpu_is_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    gpu = SimpleNamespace(
+        temperature=lambda: 50.0, others_use=lambda pid: asked.append(pid) or 0.9, used_bytes=lambda: 7 << 30
+    )
+    monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: asked.append(uuid) or gpu)
+    sense = senses(tmp_path, GPU, yields_gpu=True)
+    sense()
+    sense._trainer.device = None  # type: ignore[misc]
+    facts = sense()
+    assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (50.0, 0.9, 7 << 30)
+    sense()
+    assert asked == ["GPU-1234", None, None]
+
+
+def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "cpu_temperature", lambda: None)
+    blind = dataclasses.replace(GPU, temperature=0.0, others_use=UNKNOWN)
+    sense = senses(tmp_path, blind, yields_gpu=True, max_temperature=80.0)
+    resting = Resting(tmp_path, sense._rules)
+    for _ in range(3):
+        resting.take(sense())
+    assert [record.getMessage() for record in caplog.records] == [
+        "no sensor tells how warm the device is: --max-temperature has no effect",
+        "the driver does not tell who uses the GPU: --yield-gpu goes by memory alone",
+    ]
+    assert not resting.reasons
+    caplog.clear()
+    senses(tmp_path, dataclasses.replace(CPU, temperature=0.0), yields_gpu=True)()
+    assert caplog.messages == ["it trains on the CPU: --yield-gpu has no effect"]
+    assert senses(tmp_path, None, yields_gpu=True, max_temperature=80.0)().temperature is None  # not known yet
+
+
+@pytest.mark.parametrize(
+    ("battery", "known"),
+    [(None, None), (SimpleNamespace(power_plugged=None), None), (SimpleNamespace(power_plugged=False), True)],
+)
+def test_a_machine_without_a_battery_is_not_on_it(
+    monkeypatch: pytest.MonkeyPatch, battery: Any, known: bool | None
+) -> None:
+    monkeypatch.setattr("psutil.sensors_battery", lambda: battery, raising=False)
+    assert sensors.is_on_battery() is known
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, RuntimeError, ValueError])
+def test_a_battery_that_fails_is_not_known(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("psutil.sensors_battery", fail, raising=False)
+    assert sensors.is_on_battery() is None
+    monkeypatch.delattr("psutil.sensors_battery")
+    assert sensors.is_on_battery() is None
