@@ -6,10 +6,11 @@ event. Figures that move all the time become events now and then, so that the lo
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from spes_peer.events.changes import apply, events_between
 from spes_peer.events.journal import EventLog
-from spes_peer.wire.control_pb2 import Status
+from spes_peer.wire.control_pb2 import Phase, Status
 from spes_peer.wire.event_pb2 import Ended, Event
 
 SECONDS_BETWEEN = {
@@ -24,6 +25,10 @@ SECONDS_BETWEEN = {
     "disk_sample": 30.0,
 }
 """Between two events of a kind that could come at every look; others come at once."""
+
+
+_JITTER_SECONDS = 0.5
+_PHASES: tuple[Literal["phase", "round_phase"], ...] = ("phase", "round_phase")
 
 
 class Picture:
@@ -46,7 +51,11 @@ class Picture:
 
     def look(self) -> Status:
         """Take in what the facts say now."""
-        self._take([event for event in events_between(self.status, self._facts()) if self._is_due(event)])
+        facts = self._facts()
+        for name in _PHASES:
+            if facts.HasField(name):
+                _settle(getattr(self.status, name), getattr(facts, name))
+        self._take([event for event in events_between(self.status, facts) if self._is_due(event)])
         return self.status
 
     def end(self, why: str, exit_code: int) -> None:
@@ -76,3 +85,12 @@ class Picture:
             apply(after, event)
         self.status = after
         self._log.append(events, before)
+
+
+def _settle(shown: Phase, phase: Phase) -> None:
+    """Leave moments as they are shown while they are about the same: the coordinator's come by way of clocks, whose
+    difference is estimated anew all the time."""
+    if shown.name == phase.name and all(
+        abs(getattr(shown, name) - getattr(phase, name)) < _JITTER_SECONDS for name in ("since_at", "until_at")
+    ):
+        phase.since_at, phase.until_at = shown.since_at, shown.until_at
