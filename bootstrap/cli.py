@@ -9,6 +9,7 @@ from spes_peer.cli import EXIT_CODES, run_command
 from spes_peer.cli.parsing import (
     Parser,
     add_announce,
+    add_log_format,
     add_log_level,
     add_max_disk,
     add_pace,
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add_max_disk(parser)
     add_with_parent(parser)
     add_log_level(parser)
+    add_log_format(parser)
     parser.set_defaults(run=_run)
     return parser
 

@@ -23,6 +23,7 @@ import grpc
 import grpc.aio
 
 from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.events.words import last_end
 from spes_peer.wire import control_pb2_grpc
 from spes_peer.wire.control_pb2 import (
     CommandReply,
@@ -196,6 +197,14 @@ async def _refuse_a_second(socket_path: Path) -> None:
     raise BadConfiguration(f"already running (pid {pid}) on {socket_path.parent}; end it with: spes-peer leave")
 
 
+def none_runs(folder: Path) -> UserError:
+    """For whoever asks a daemon that is not there: how the last one ended, if there was one, and what to do."""
+    ended = last_end(folder)
+    return UserError(
+        f"no daemon runs on this state folder ({folder}); {f'{ended}; ' if ended else ''}start one with: spes-peer join"
+    )
+
+
 def is_live(socket_path: Path) -> bool:
     """Whether a daemon listens on `socket_path`; a socket that a dead one left is not live."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -272,5 +281,5 @@ class ControlClient:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
             return UserError(" ".join((error.details() or "the daemon refused").split()))
         if error.code() == grpc.StatusCode.UNAVAILABLE:
-            return UserError(f"no daemon runs on this state folder ({folder}); start one with: spes-peer join")
+            return none_runs(folder)
         return UserError(f"the daemon on {folder} failed: {error.code().name.lower()} {error.details()}")

@@ -81,6 +81,23 @@ def as_text(line: str) -> str:
     return plain(line)
 
 
+def last_words(program: str, error: str, line_format: str) -> str:
+    """The line with which a command ends that cannot go on."""
+    if line_format == "json":
+        return json.dumps({"at": round(time.time(), 3), "level": "ERROR", "name": program, "text": plain(error)})
+    return f"{program}: {error}"
+
+
+def said_last(lines: list[str]) -> str:
+    """What `last_words` said, without a time; "" where there are no lines."""
+    if not lines:
+        return ""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        read = json.loads(lines[-1])
+        return f"{read['name']}: {read['text']}"
+    return lines[-1]
+
+
 def log_to_person(level: int, line_format: str = "text") -> None:
     """What a command logs: to stderr."""
     handler = logging.StreamHandler(sys.stderr)

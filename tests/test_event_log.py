@@ -12,7 +12,8 @@ from tui_statuses import NOW, closed_round, log_line, status
 from spes_peer import troubles
 from spes_peer.errors import UserError
 from spes_peer.events import journal
-from spes_peer.events.journal import EventLog, files_in, last_event
+from spes_peer.events.folder import files_in, last_event
+from spes_peer.events.journal import EventLog
 from spes_peer.events.picture import Picture
 from spes_peer.events.recording import Recording
 from spes_peer.wire.control_pb2 import Status

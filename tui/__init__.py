@@ -44,13 +44,16 @@ async def run_async(socket_path: Path, leave_ends_app: bool = True) -> str:
     return await _run(LiveFeed(socket_path, leave_ends_app))
 
 
-def replay(recording: "Recording") -> str:
-    """Show a recording from its beginning, with a scrubber; says in a sentence why it ended."""
+def replay(recording: "Recording", speed: float = 1.0) -> str:
+    """Show a recording from its beginning, with a scrubber, at first so many seconds of it in one; says in a sentence
+    why it ended."""
 
     async def play() -> str:
         from tui.recorded import RecordedFeed
 
-        return await _run(RecordedFeed(recording))
+        feed = RecordedFeed(recording)
+        feed.set_speed(speed)
+        return await _run(feed)
 
     return asyncio.run(play())
 

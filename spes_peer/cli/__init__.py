@@ -15,7 +15,7 @@ from spes_peer.cli.volunteer import add_volunteer_commands
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
-from spes_peer.logs import log_to_person
+from spes_peer.logs import last_words, log_to_person
 from spes_peer.training.plan_command import add_plan_command
 
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     """Parse and run; shared by `spes-peer` and `spes-bootstrap`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
+    line_format = getattr(options, "log_format", "text")
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 
@@ -53,14 +54,15 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         if (settings := getattr(options, "settings", None)) is not None:
             settings.become_defaults(options.config)
             options = parser.parse_args(arguments)
-        log_to_person(getattr(logging, options.log_level))
+            line_format = getattr(options, "log_format", "text")
+        log_to_person(getattr(logging, options.log_level), line_format)
         options.arguments = arguments
         return int(options.run(options) or 0)
     except UserError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(last_words(parser.prog, str(error), line_format), file=sys.stderr)
         return error.exit_code
     except SpesError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(last_words(parser.prog, str(error), line_format), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

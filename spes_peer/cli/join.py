@@ -9,6 +9,7 @@ from spes_peer.cli.guest import add_guest, guest_rules
 from spes_peer.cli.parsing import (
     add_announce,
     add_data_dir,
+    add_log_format,
     add_log_level,
     add_max_disk,
     add_pace,
@@ -108,6 +109,7 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
     )
     add_with_parent(display)
     add_log_level(display)
+    add_log_format(display)
     parser.set_defaults(run=_join)
     return parser  # type: ignore[no-any-return]
 
@@ -170,6 +172,7 @@ def join_settings(options: argparse.Namespace) -> "JoinSettings":
         resident=options.resident,
         checkpointing=options.checkpointing,
         optimizer_bits=options.optimizer_bits,
+        log_format=options.log_format,
         guest=guest_rules(options),
         has_low_priority=options.priority == "low",
     )

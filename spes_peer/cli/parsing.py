@@ -42,6 +42,15 @@ def add_log_level(parser: Any, default: str = "INFO") -> None:
     )
 
 
+def add_log_format(parser: Any) -> None:
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="lines for people, or a JSON object in each, for programs (%(default)s)",
+    )
+
+
 def add_with_parent(parser: Any) -> None:
     parser.add_argument(
         "--with-parent", action="store_true", help="end when the program that started this one ends (Linux)"

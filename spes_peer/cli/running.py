@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import math
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -34,13 +35,13 @@ def _add_watch(commands: Any) -> Any:
 
 def _watch(options: argparse.Namespace) -> int:
     import tui
-    from spes_peer.control import is_live
+    from spes_peer.control import is_live, none_runs
 
     socket_path = data_dir(options) / "control.sock"
     if not can_draw():
         raise UserError("watch needs a terminal; use: spes-peer status")
     if not is_live(socket_path):
-        raise UserError(f"no daemon runs on this state folder ({socket_path.parent}); start one with: spes-peer join")
+        raise none_runs(socket_path.parent)
     reason = tui.run(socket_path)
     if not reason.startswith("ended by"):  # a signal: nobody is there to read it
         print(reason)
@@ -130,7 +131,9 @@ def _add_logs(commands: Any) -> Any:
 
 
 def _logs(options: argparse.Namespace) -> None:
-    from spes_peer.logs import following, last_lines, plain
+    from spes_peer.control import is_live
+    from spes_peer.events.words import last_end
+    from spes_peer.logs import as_text, following, last_lines
 
     path = data_dir(options) / "logs" / f"{options.of}.log"
     try:
@@ -140,7 +143,9 @@ def _logs(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     for line in lines:
-        print(plain(line))
+        print(as_text(line))
+    if not is_live(data_dir(options) / "control.sock") and (ended := last_end(data_dir(options))):
+        print(f"no daemon runs now; {ended}", file=sys.stderr)
     if options.follow:
         for piece in following(path, end):
-            print("\n".join(map(plain, piece.split("\n"))), end="", flush=True)
+            print("\n".join(map(as_text, piece.split("\n"))), end="", flush=True)

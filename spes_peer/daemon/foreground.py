@@ -13,6 +13,7 @@ from pathlib import Path
 from spes_peer.control import is_live
 from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.folder import StateFolder, holder_of
+from spes_peer.logs import said_last
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -43,7 +44,7 @@ def start_daemon(arguments: list[str], data_dir: Path) -> "subprocess.Popen[byte
         with log_path.open("rb") as log:
             log.seek(log_start)
             lines = log.read().decode(errors="replace").strip().splitlines()
-        print(lines[-1] if lines else f"the daemon ended at once; see {log_path}", file=sys.stderr)
+        print(said_last(lines) or f"the daemon ended at once; see {log_path}", file=sys.stderr)
         raise SystemExit(daemon.returncode)
     return daemon
 

@@ -5,7 +5,8 @@ dashboard, Prometheus' figures and a replay are views of the same thing.
 
     changes    what events lead from one status to another, and what an event makes of a status
     lines      an event as a line of JSON
-    journal    the files that a daemon writes
+    folder     the files
+    journal    writes them
     picture    what a daemon shows
     recording  the same, read again: the status at any moment
     words      an event as a person reads it

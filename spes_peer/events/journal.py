@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spes_peer.events.lines import event_of, line_of
+from spes_peer.events.folder import NAME_DIGITS, files_in, last_event
+from spes_peer.events.lines import line_of
 from spes_peer.files import our_disk, saved_well
 from spes_peer.wire.control_pb2 import Status
 from spes_peer.wire.event_pb2 import Event
@@ -25,11 +26,9 @@ from spes_peer.wire.event_pb2 import Event
 MOST_BYTES = 16 << 20
 NUM_FILES = 4
 BYTES_BETWEEN_PICTURES = 1 << 20
-_DIGITS = 12
 _BACKLOG = 256  # batches, while the disk is slow
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
-_TAILS = (1 << 16, 1 << 20, 1 << 62)  # bytes in which the last line is looked for
 
 
 class _Batch(NamedTuple):
@@ -96,7 +95,7 @@ class EventLog:
             files = files_in(self._folder)
             is_new = not files or files[-1].stat().st_size >= self._most_bytes
             if is_new:
-                files.append(self._folder / f"{batch.events[0].sequence:0{_DIGITS}}.jsonl")
+                files.append(self._folder / f"{batch.events[0].sequence:0{NAME_DIGITS}}.jsonl")
                 for old in files[: -self._num_files]:
                     old.unlink(missing_ok=True)
             lines = b"".join(map(line_of, batch.events))
@@ -137,31 +136,3 @@ def _append(path: Path, lines: bytes) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def files_in(folder: Path) -> list[Path]:
-    """Of an event log, oldest first."""
-    return sorted(folder.glob(f"{'[0-9]' * _DIGITS}.jsonl"))
-
-
-def last_event(folder: Path) -> Event | None:
-    """The newest whole line of an event log; None where there is none, or none to read."""
-    for path in reversed(files_in(folder)):
-        with contextlib.suppress(OSError):
-            if (event := _last_of(path)) is not None:
-                return event
-    return None
-
-
-def _last_of(path: Path) -> Event | None:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        for tail in _TAILS:
-            file.seek(max(0, size - tail))
-            lines = file.read().split(b"\n")[0 if tail >= size else 1 :]
-            for line in reversed(lines):
-                if (event := event_of(line)) is not None:
-                    return event
-            if tail >= size:
-                break
-    return None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from spes_peer.errors import UserError
 from spes_peer.events import FOLDER
 from spes_peer.events.changes import apply
-from spes_peer.events.journal import files_in
+from spes_peer.events.folder import files_in
 from spes_peer.events.lines import event_of, head_of
 from spes_peer.wire.control_pb2 import Status
 from spes_peer.wire.event_pb2 import Event

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spes_peer.events import FOLDER
-from spes_peer.events.journal import last_event
+from spes_peer.events.folder import last_event
 from spes_peer.logs import LINE_TIMES, plain
 from spes_peer.wire.control_pb2 import Phase, RoundStatus
 from spes_peer.wire.event_pb2 import Event, PauseChanged
@@ -15,8 +15,8 @@ def in_words(event: Event) -> str:
     """What happened, behind its time; "" for what only matters as a figure. Log lines have a line each."""
     if event.WhichOneof("kind") == "logged":
         return "\n".join(_line(line.at, f"log {line.level}: {line.text}") for line in event.logged.lines)
-    said = _said(event)
-    return _line(event.at, said) if said else ""
+    words = said(event)
+    return _line(event.at, words) if words else ""
 
 
 def last_end(state_folder: Path) -> str:
@@ -41,7 +41,8 @@ def _line(at: float, text: str) -> str:
     return f"{_moment(at)}  {plain(text)}"
 
 
-def _said(event: Event) -> str:
+def said(event: Event) -> str:
+    """`in_words` without the time; "" for log lines too."""
     match event.WhichOneof("kind"):
         case "started":
             return f"started, pid {event.started.pid} {event.started.version}".rstrip()
