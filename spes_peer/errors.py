@@ -20,6 +20,7 @@
         ├── ChildStalled         … or does not answer at all
         ├── ChildDied            … or ended before it answered
         ├── ChildOutOfMemory     … or had not enough memory for it, and ends
+        ├── ChildUnfit           … or has no device that can do it
         └── ChildDiskTrouble     … or cannot write; a DiskTrouble too
 
 Foreign errors become one of these in the adapter that met them.
@@ -114,6 +115,10 @@ class ChildDied(ChildFailed):
 
 
 class ChildOutOfMemory(ChildFailed):
+    pass
+
+
+class ChildUnfit(ChildFailed):
     pass
 
 

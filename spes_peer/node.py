@@ -152,6 +152,8 @@ class Node:
         """Set when others should know soon what this node says of itself."""
         self.state = PeerState.JOINING
         self.max_subsets = 0
+        self.seen_incarnation = 0
+        """The latest start of this peer that the DHT had an entry of: another's, if it is later than our own."""
         self.entries: dict[PeerId, PeerEntry] = {}
         self._listed_at: dict[PeerId, float] = {}
         """When the DHT last had the entry, by the monotonic clock."""
@@ -468,7 +470,10 @@ class Node:
     async def refresh_entries(self) -> None:
         """Take what the DHT has, and forget whom it has not had for a lease, unless the newest record needs it."""
         assert self.directory is not None
-        for entry in (await self.directory.read_entries()).values():
+        entries = await self.directory.read_entries()
+        if own := entries.get(self.peer_id):
+            self.seen_incarnation = max(self.seen_incarnation, own.incarnation)
+        for entry in entries.values():
             self.take_entry(entry)
         record = self.chain.head.record if self.chain.head else None
         needed = {*record.candidates, *(entry.peer_id for entry in record.roster)} if record else set(self.entries)

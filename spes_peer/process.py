@@ -32,7 +32,9 @@ from spes_peer.errors import (
     ChildFailed,
     ChildOutOfMemory,
     ChildStalled,
+    ChildUnfit,
     DiskTrouble,
+    NoDevice,
     SpesError,
 )
 from spes_peer.wire import frames
@@ -54,6 +56,7 @@ _MOST_STARTS = 4  # of a process that dies while it starts, before whoever start
 # What a child says in `Frame.error_kind`.
 OUT_OF_MEMORY = "out of memory"
 DISK_TROUBLE = "disk trouble"
+NO_DEVICE = "no device"
 OUT_OF_MEMORY_EXIT = 70  # with which a child then ends
 
 
@@ -209,6 +212,8 @@ def _opened(log_path: Path) -> BinaryIO:
 
 def kind_of(error: BaseException) -> str:
     """The `Frame.error_kind` of a child's own error."""
+    if isinstance(error, NoDevice):
+        return NO_DEVICE
     return DISK_TROUBLE if isinstance(error, DiskTrouble) else ""
 
 
@@ -217,6 +222,8 @@ def _error_in(frame: Frame) -> ChildFailed:
         return ChildOutOfMemory(frame.error)
     if frame.error_kind == DISK_TROUBLE:
         return ChildDiskTrouble(errno.EIO, frame.error)
+    if frame.error_kind == NO_DEVICE:
+        return ChildUnfit(frame.error)
     return ChildFailed(frame.error)
 
 

@@ -69,7 +69,7 @@ def test_without_a_command_the_help_is_shown_and_nothing_is_done(capsys: pytest.
         main([])
     assert ended.value.code == 2
     shown = capsys.readouterr().err
-    for word in ("spes-peer demo", "join", "exit codes", "a wrong node answers"):
+    for word in ("spes-peer demo", "join", "exit codes", "no node of the run answers"):
         assert word in shown
 
 

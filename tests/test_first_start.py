@@ -17,8 +17,8 @@ from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap, NoDevice
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import describe
+from spes_peer.first_start import command
 from spes_peer.first_start import facts as facts_module
-from spes_peer.first_start.command import has_joined
 from spes_peer.first_start.facts import Facts, look, pace, plan_for
 from spes_peer.first_start.words import described
 from spes_peer.folder import StateFolder
@@ -99,7 +99,7 @@ def test_a_device_without_room_for_one_subset_is_refused_with_how_much_it_takes(
     assert plan_for(manifest, DEVICE, settings).num_subsets == 4
     assert plan_for(manifest, DEVICE, dataclasses.replace(settings, max_subsets=1)).num_subsets == 1
     small = dataclasses.replace(DEVICE, free_bytes=10**6, most_bytes=10**6)
-    with pytest.raises(NoDevice, match=r"the smallest part of this run needs 0\.\d GB"):
+    with pytest.raises(NoDevice, match=r"the smallest part of this run needs 0\.\d\d GB"):
         plan_for(manifest, small, settings)
     with pytest.raises(NoDevice, match="--memory"):
         plan_for(manifest, DEVICE, dataclasses.replace(settings, memory_bytes=10**6))
@@ -116,30 +116,45 @@ async def test_a_person_is_not_kept_waiting_for_a_node_that_is_not_there(
         await look(chosen, Path("lent"), say=lambda _why, _until_at: None)
 
 
-async def test_a_no_leaves_nothing_and_a_yes_is_kept_for_the_run(node: Node, folder: Path) -> None:
-    lent = folder / "lent"
-    command = ("join", "--bootstrap", address_of(node).text(), "--device", "cpu", "--data-dir", str(lent))
-    code, said = await asyncio.to_thread(in_a_terminal, *command, "--no-tui")
+async def test_a_no_leaves_nothing(node: Node, folder: Path) -> None:
+    options = ("--bootstrap", address_of(node).text(), "--device", "cpu", "--no-tui")
+    code, said = await asyncio.to_thread(in_a_terminal, "join", *options, "--data-dir", str(folder / "lent"))
     assert (code, "nothing is left behind" in said) == (0, True)
+    assert "[y/N]" in said
     assert os.listdir(folder) == []
-    # what is asked there is agreed to here, and the daemon then does not take an address that it cannot listen at
-    wrong = (*command, "--no-tui", "--host", "192.0.2.77", "--port", "4510")
-    code, said = await asyncio.to_thread(in_a_terminal, *wrong, answer="y")
-    assert (code, "cannot listen on 192.0.2.77" in said) == (2, True)
-    assert has_joined(lent)
-    shown = said.partition("the peer id")[2].split()[0]
-    assert StateFolder(lent).identity().peer_id == shown
-    code, said = await asyncio.to_thread(in_a_terminal, *wrong)
-    assert (code, "[y/N]" in said, "cannot listen on 192.0.2.77" in said) == (2, False, True)
+
+
+async def test_a_yes_is_kept_with_the_key_that_was_shown_and_nobody_is_asked_again(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = await looked(node, monkeypatch)
+    monkeypatch.setattr(command, "_looked", lambda *_: facts)
+    monkeypatch.setattr(command, "_is_watched", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: " Y ")
+    settings = JoinSettings(bootstraps=(address_of(node).text(),), data_dir=folder / "lent")
+    assert command.agree(settings, ["join"])
+    shown = " ".join(capsys.readouterr().out.split()).partition("the peer id ")[2].split()[0]
+    held = StateFolder(folder / "lent")
+    assert held.identity().peer_id == shown
+    assert command.has_joined(held.path)
+    held.bind(facts.introduction.signed_manifest)  # it is this run's
+    again = ["join", "--data-dir", str(held.path), "--no-tui", "--host", "192.0.2.77", "--port", "4510"]
+    done = await asyncio.to_thread(typed, *again)
+    assert done.returncode == 2
+    assert "cannot listen on 192.0.2.77" in done.stderr  # which only a daemon says
+
+
+def typed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """In a script."""
+    return subprocess.run(
+        [sys.executable, "-m", "spes_peer", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
 
 
 def test_where_nobody_can_be_asked_it_is_said_what_to_type_and_nothing_is_made(folder: Path) -> None:
     lent = folder / "my data"
     address = f"/ip4/127.0.0.1/tcp/9/p2p/{ANN.peer_id}"
-    command = ["join", "--bootstrap", address, "--data-dir", str(lent)]
-    done = subprocess.run(
-        [sys.executable, "-m", "spes_peer", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    done = typed("join", "--bootstrap", address, "--data-dir", str(lent))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"type: spes-peer join --bootstrap {address} --data-dir '{lent}' --yes\n")
     assert os.listdir(folder) == []

@@ -22,10 +22,10 @@ INTERRUPTED = 130
 
 EXIT_CODES = """\
 exit codes:
-  0  done, or left as asked          3  a wrong node answers
-  1  failed                          4  this version is too old for the run
-  2  wrong usage or configuration    5  not admitted to the run
-                                   130  interrupted"""
+  0  done, or left as asked          4  this version is too old for the run
+  1  failed                          5  not admitted to the run, or no longer
+  2  wrong usage or configuration    6  no device here can train its model
+  3  no node of the run answers    130  interrupted"""
 
 _EXAMPLES = """\
 examples:

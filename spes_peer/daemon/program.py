@@ -20,6 +20,7 @@ from spes_peer.collector import Collector
 from spes_peer.control import ControlServer
 from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
+from spes_peer.daemon.elsewhere import refuse_if_online, until_online_elsewhere
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.phases import PhaseKeeper
@@ -32,6 +33,7 @@ from spes_peer.errors import BadConfiguration, BlobMissing, ChildFailed, DiskTro
 from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
+from spes_peer.exchange.newcomer import newest_of, refuse_if_over
 from spes_peer.exchange.relays import RelayLimits
 from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
@@ -178,6 +180,7 @@ class Daemon:
         introduction: Introduction | None = None
         if held is None:
             introduction = await arrival.insist(on_waiting=lambda: self._serve_control(stack))
+            refuse_if_over(await newest_of(introduction))
         else:
             introduction = await self._introduced_soon(arrival)
         signed = introduction.signed_manifest if introduction is not None else held
@@ -275,6 +278,7 @@ class Daemon:
         try:
             await stack.enter_async_context(node.running(known))
             await opening
+            trainer.refuse_a_limit_below_every_plan(node.manifest)
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
@@ -298,6 +302,7 @@ class Daemon:
                 self._tasks = tasks
                 for loop in (keeping_in_touch, node.upkeep()):  # which also tell what time it is
                     tasks.create_task(loop)
+                await self._unless_ending(refuse_if_online(node))
                 await self._unless_ending(first_record(node, lambda why: self._phases.say("syncing", why)))
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._resting.reasons
@@ -307,6 +312,7 @@ class Daemon:
                 ahead = DataAhead(node, lambda: collector.ahead_bytes)
                 for loop in (trainer.supervise(), collector.run(), ahead.run(), self._resting.run()):
                     tasks.create_task(loop)
+                tasks.create_task(until_online_elsewhere(node))
                 await self._ending.wait()
                 self._phases.say("leaving", "saying goodbye")
                 member.say_goodbye()

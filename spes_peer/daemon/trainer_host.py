@@ -15,11 +15,13 @@ from pathlib import Path
 from spes_peer import troubles
 from spes_peer.daemon.memory_budget import MemoryBudget, MemoryWitness
 from spes_peer.daemon.stalling import STALL_SECONDS, StallWatch
-from spes_peer.errors import ChildDied, ChildFailed, ChildOutOfMemory, ChildStalled
+from spes_peer.errors import ChildDied, ChildFailed, ChildOutOfMemory, ChildStalled, ChildUnfit, NoDevice
 from spes_peer.files import remove_litter
 from spes_peer.identity import PeerId
 from spes_peer.process import OUT_OF_MEMORY_EXIT, Backoff, Service, start_surely
+from spes_peer.run.manifest import RunFile
 from spes_peer.training.client import TrainerProcess
+from spes_peer.training.plan import choices_for, fitting_plan, refuse_if_too_large
 from spes_peer.training.work import DeviceFigures, TrainerBeat, TrainerOpened, TrainProgress
 
 logger = logging.getLogger(__name__)
@@ -93,10 +95,23 @@ class TrainerHost:
 
     async def start(self) -> None:
         """Start and open a process, another if that one is killed meanwhile; `ChildFailed` when it cannot be opened,
-        and then nothing is left of it. Nothing happens while it is to rest."""
+        and then nothing is left of it. `NoDevice` where that is for want of a device, or of memory in it.
+        Nothing happens while it is to rest."""
         if self.is_resting:
             return
-        await start_surely("the trainer", self._launch, (ChildDied, ChildOutOfMemory, ChildStalled))
+        try:
+            await start_surely("the trainer", self._launch, (ChildDied, ChildOutOfMemory, ChildStalled))
+        except ChildUnfit as error:
+            raise NoDevice(str(error)) from None
+
+    def refuse_a_limit_below_every_plan(self, run: RunFile) -> None:
+        """`NoDevice` where the owner allows less than the smallest part of the run takes. Once it has started."""
+        chosen, device = self._settings, self.opened.device
+        if chosen.memory_bytes and device:
+            is_gpu = device.startswith("cuda")
+            choices = choices_for(is_gpu, chosen.resident, chosen.checkpointing, chosen.optimizer_bits)
+            smallest, _ = fitting_plan(run, chosen.memory_bytes, choices, may_be_coarser=not chosen.resident)
+            refuse_if_too_large(smallest, chosen.memory_bytes, device)
 
     async def _launch(self) -> None:
         settings = self._settings

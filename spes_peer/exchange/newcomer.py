@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from spes_peer.errors import NotAdmitted, PeerError
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.link import Link
@@ -28,6 +29,23 @@ async def link_to(introduction: Introduction, identity: Identity) -> AsyncIterat
         yield await connections.to(introduction.entry.peer_id)
     finally:
         await connections.close()
+
+
+async def newest_of(introduction: Introduction) -> list[Record]:
+    """As below, from whoever introduced us, with a key for this call alone; none where they are not to be had."""
+    with contextlib.suppress(PeerError):
+        async with link_to(introduction, Identity.generate()) as link:
+            return await newest_records(link, introduction.head_round)
+    return []
+
+
+def refuse_if_over(records: Sequence[Record]) -> None:
+    """`NotAdmitted` for a newcomer to a run that has ended."""
+    if records and records[-1].is_final:
+        raise NotAdmitted(
+            f"the run ended with round {records[-1].round - 1}: there is nothing left to train; ask its organizer for"
+            " the next one"
+        )
 
 
 async def newest_records(link: Link, head_round: int) -> list[Record]:

@@ -33,7 +33,7 @@ def agree(settings: JoinSettings, typed: Sequence[str]) -> bool:
         raise BadConfiguration(
             f"no run is known yet in {folder}; name one of its nodes: spes-peer join --bootstrap ADDRESS"
         )
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_watched():
         again = shlex.join(["spes-peer", *typed, "--yes"])
         raise BadConfiguration(
             f"this is the first start in {folder}, and nobody can be asked here; to agree, type: {again}"
@@ -66,6 +66,11 @@ def _looked(settings: JoinSettings, folder: Path) -> Facts:
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         return asyncio.run(look(settings, folder, say=lambda why, _until_at: status.update(Text(why))))
+
+
+def _is_watched() -> bool:
+    """Whether a person reads what is printed, and can type."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _wants_it() -> bool:

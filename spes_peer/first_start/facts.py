@@ -1,7 +1,6 @@
 """What an owner should know of a run and of this machine in it, before anything of it is here."""
 
 import asyncio
-import contextlib
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -11,11 +10,10 @@ from pathlib import Path
 from spes_peer.collector import MOST_AHEAD_BYTES, least_bytes
 from spes_peer.daemon.arrival import Arrival, Say, Unanswered
 from spes_peer.daemon.program import JoinSettings
-from spes_peer.errors import NoBootstrap, NoDevice, PeerError
+from spes_peer.errors import NoBootstrap
 from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.introduction import Introduction
-from spes_peer.exchange.newcomer import link_to, newest_records
-from spes_peer.identity import Identity
+from spes_peer.exchange.newcomer import newest_of, refuse_if_over
 from spes_peer.node import usable_name
 from spes_peer.ports import address_towards
 from spes_peer.run.layout import Layout
@@ -23,7 +21,7 @@ from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import Record
 from spes_peer.snapshots import KEPT_SNAPSHOTS
 from spes_peer.training.device import DeviceReport, report_of
-from spes_peer.training.plan import Plan, choices_for, fitting_plan, memory_plan
+from spes_peer.training.plan import Plan, choices_for, fitting_plan, memory_plan, refuse_if_too_large
 from spes_peer.training.traffic import TrafficPlan, traffic_plan
 
 _PATIENCE_SECONDS = 30.0
@@ -58,8 +56,8 @@ class Facts:
 
 
 async def look(settings: JoinSettings, folder: Path, say: Say) -> Facts:
-    """Ask the run's nodes and this machine. `NoBootstrap` when none answers for half a minute, `NoDevice` where the
-    smallest part of the run does not fit."""
+    """Ask the run's nodes and this machine. `NoBootstrap` when none answers for half a minute, `NotAdmitted` where the
+    run is over, `NoDevice` where the smallest part of it does not fit."""
     device_asked = asyncio.create_task(report_of(settings.device))
     try:
         introduction = await _introduced(settings, say)
@@ -68,9 +66,9 @@ async def look(settings: JoinSettings, folder: Path, say: Say) -> Facts:
     finally:
         device_asked.cancel()
         await asyncio.gather(device_asked, return_exceptions=True)
-    manifest = introduction.manifest
+    manifest, records = introduction.manifest, await newest_of(introduction)
+    refuse_if_over(records)
     plan = plan_for(manifest, device, settings)
-    records = await _newest(introduction)
     num_volunteers = len(records[-1].roster) if records else 0
     traffic = traffic_plan(manifest, max(num_volunteers, manifest.run.min_peers, 2))
     measured_seconds = pace(records)
@@ -110,25 +108,12 @@ async def _introduced(settings: JoinSettings, say: Say) -> Introduction:
         pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
 
 
-async def _newest(introduction: Introduction) -> list[Record]:
-    """None where they are not to be had: then less can be said. The key is one for this call alone."""
-    with contextlib.suppress(PeerError):
-        async with link_to(introduction, Identity.generate()) as link:
-            return await newest_records(link, introduction.head_round)
-    return []
-
-
 def plan_for(manifest: Manifest, device: DeviceReport, settings: JoinSettings) -> Plan:
     """What this machine would take on; `NoDevice` if not one subset fits, however it is done."""
     choices = choices_for(device.is_gpu, settings.resident, settings.checkpointing, settings.optimizer_bits)
     memory_bytes = settings.memory_bytes or device.free_bytes
     plan, choices = fitting_plan(manifest, memory_bytes, choices, may_be_coarser=not settings.resident)
-    most_bytes = settings.memory_bytes or device.most_bytes
-    if plan.needed_bytes > most_bytes:
-        raise NoDevice(
-            f"{device.name} has {most_bytes / 1e9:.1f} GB for it, and the smallest part of this run needs"
-            f" {plan.needed_bytes / 1e9:.1f} GB; free some, name another with --device, or allow more with --memory"
-        )
+    refuse_if_too_large(plan, settings.memory_bytes or device.most_bytes, device.name)
     if settings.max_subsets and settings.max_subsets < plan.num_subsets:
         plan = memory_plan(manifest, memory_bytes, choices, settings.max_subsets)
     return plan

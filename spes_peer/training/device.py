@@ -45,5 +45,5 @@ async def report_of(name: str) -> DeviceReport:
             await process.wait()
     if process.returncode:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["torch ended without a word"]
-        raise NoDevice(f"{last[0]}; name another with --device, or mend torch's installation")
+        raise NoDevice(last[0] if "; " in last[0] else f"{last[0]}; mend torch's installation")
     return DeviceReport(**json.loads(output))

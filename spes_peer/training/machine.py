@@ -6,9 +6,9 @@ import logging
 import psutil
 import torch
 
-from spes_peer.errors import BadConfiguration
+from spes_peer.errors import NoDevice
 from spes_peer.run.manifest import RunFile
-from spes_peer.training.plan import Choices, Plan, choices_for, coarser, fitting_plan, memory_plan
+from spes_peer.training.plan import Choices, Plan, choices_for, coarser, fitting_plan, memory_plan, refuse_if_too_large
 from spes_peer.training.work import OpenTrainer
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def device_called(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise BadConfiguration(f"the device {name!r} cannot be used: {reason}") from None
+        raise NoDevice(f"the device {name!r} cannot be used: {reason}; name another with --device") from None
 
 
 def usable_bytes(device: torch.device) -> int:
@@ -52,14 +52,15 @@ class Machine:
 
     @classmethod
     def of(cls, request: OpenTrainer, run: RunFile) -> "Machine":
-        """As asked for; `BadConfiguration` where that cannot be had. Residents are as fine as usual, unless not one
+        """As asked for; `NoDevice` where that cannot be had. Residents are as fine as usual, unless not one
         subset fits so and its owner has not chosen."""
         device = device_called(request.device)
         choices = choices_for(
             device.type == "cuda", request.resident, request.checkpointing, request.optimizer_bits or 32
         )
         memory_bytes = request.memory_bytes or usable_bytes(device)
-        _, choices = fitting_plan(run, memory_bytes, choices, may_be_coarser=not request.resident)
+        plan, choices = fitting_plan(run, memory_bytes, choices, may_be_coarser=not request.resident)
+        refuse_if_too_large(plan, most_bytes(device), str(device))
         return cls(device, memory_bytes, choices, not request.resident)
 
     def plan(self, run: RunFile, num_subsets: int = 0) -> Plan:

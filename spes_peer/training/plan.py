@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from spes_peer.errors import BadConfiguration
+from spes_peer.errors import BadConfiguration, NoDevice
 from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import expert_parameters_of, shared_parameters_of
 from spes_peer.run.manifest import Model, Outer, RunFile
@@ -117,6 +117,15 @@ def fitting_plan(run: RunFile, memory_bytes: int, choices: Choices, may_be_coars
     while not plan.fits and may_be_coarser and (less := coarser(choices)) is not None:
         choices, plan = less, memory_plan(run, memory_bytes, less)
     return plan, choices
+
+
+def refuse_if_too_large(plan: Plan, most_bytes: int, device: str) -> None:
+    """`NoDevice` if not even this plan, the smallest, can be had of what the device has at most."""
+    if plan.needed_bytes > most_bytes:
+        raise NoDevice(
+            f"{device} has {most_bytes / 1e9:.2f} GB for it, and the smallest part of this run needs"
+            f" {plan.needed_bytes / 1e9:.2f} GB; free some, name another with --device, or allow more with --memory"
+        )
 
 
 def coarser(choices: Choices) -> Choices | None:
