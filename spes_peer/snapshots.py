@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from spes_peer.errors import BadMessage, BlobMissing, PeerError
 from spes_peer.exchange.fetch import Wanted
 from spes_peer.exchange.link import blaming
+from spes_peer.exchange.transfers import Gathering
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
@@ -107,13 +108,14 @@ class SnapshotStore:
 
     # ---- having the blobs ----
 
-    async def fetch(self, snapshot: Snapshot) -> Fetched:
+    async def fetch(self, snapshot: Snapshot, gathering: Gathering | None = None) -> Fetched:
         """Have every block of a snapshot whole, and needed until two newer ones are kept; `PeerError` when one cannot
-        be had."""
+        be had. `gathering` hears how much is here."""
         self._fetched = snapshot
         self._name(snapshot)
         sources = self._node.others()
-        return await self._have([(block.blob, block.size_bytes, sources) for block in snapshot.blocks], "blocks")
+        wanted = [(block.blob, block.size_bytes, sources) for block in snapshot.blocks]
+        return await self._have(wanted, "blocks", gathering)
 
     async def fetch_updates(self, record: SealedRecord) -> Fetched:
         """Have every update of a record whole; `PeerError` when one cannot be had."""
@@ -126,11 +128,16 @@ class SnapshotStore:
             wanted.append((update.blob, update.size_bytes, [*first, *(peer for peer in others if peer not in first)]))
         return await self._have(wanted, "updates")
 
-    async def _have(self, wanted: Sequence[Wanted], what: str) -> Fetched:
+    async def _have(self, wanted: Sequence[Wanted], what: str, gathering: Gathering | None = None) -> Fetched:
+        gathering = gathering or Gathering(self._node.transfers)
+        for name, size_bytes, _sources in wanted:
+            gathering.expect(name, size_bytes)
         damaged = await self._node.fetcher.set_aside_damaged([name for name, _size, _sources in wanted])
         missing = [one for one in wanted if not self._node.blobs.renew(one[0])]
+        for name in {one[0] for one in wanted}.difference(one[0] for one in missing):
+            gathering.have(name)
         # each in an order of its own, so that several who come at once serve each other
-        await self._node.fetcher.fetch_all(random.sample(missing, len(missing)))
+        await self._node.fetcher.fetch_all(random.sample(missing, len(missing)), gathering=gathering)
         if damaged:
             logger.warning("repaired: %d of %d %s fetched", len(missing), len(wanted), what)
         return Fetched(len(missing), len(damaged))

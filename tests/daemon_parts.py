@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, contribution_of, genesis
 
+from spes_peer.blobs import BlobName
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
+from spes_peer.daemon.status import add_member
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import ChildFailed
 from spes_peer.folder import StateFolder
@@ -28,10 +30,12 @@ from spes_peer.run.peers import Claim, PeerEntry, PeerState, Role
 from spes_peer.run.records import (
     BlockName,
     CertifiedRecord,
+    Contributor,
     DataRange,
     RecordSignature,
     RosterEntry,
     SealedRecord,
+    Update,
     state_root,
 )
 from spes_peer.run.signed import Signer
@@ -45,6 +49,7 @@ from spes_peer.training.work import (
     TrainerOpened,
     TrainRound,
 )
+from spes_peer.wire.control_pb2 import Status
 
 OTHER = Identity.from_seed(b"\x22" * 32)
 QUICK = {
@@ -67,7 +72,7 @@ def make_node(folder: Path, manifest: Manifest, organizer: Identity) -> Node:
         first = dataclasses.replace(genesis(node.layout), run_id=node.run_id)
         node.chain.append(sign_genesis(first, organizer, node.run_id))
 
-    async def nothing_to_fetch(_wanted: Sequence[Any], parallel: int = 4) -> None:
+    async def nothing_to_fetch(_wanted: Sequence[Any], parallel: int = 4, gathering: object = None) -> None:
         pass
 
     node.fetcher.fetch_all = nothing_to_fetch  # type: ignore[method-assign]
@@ -290,3 +295,30 @@ def following(node: Node, *peers: Identity, **changes: Any) -> CertifiedRecord:
     signature = RecordSignature(sealed.round, 0, sealed.hash)
     signatures = tuple(Signer(known[peer], node.run_id, 1).sign(signature) for peer in sorted(voters))
     return CertifiedRecord(sealed.content, 0, signatures)
+
+
+def updates_by(node: Node, **tokens: int) -> tuple[Update, ...]:
+    """One of the shared parameters by `self` and `other`, and one of an expert of each, with so many tokens."""
+    peers = {"self": node.peer_id, "other": OTHER.peer_id}
+    parts = [Contributor(peers[name], count, 1.0, 1.0) for name, count in tokens.items()]
+    of_experts = [(node.layout.expert_blocks(number)[0], (part,)) for number, part in enumerate(parts)]
+    return tuple(
+        Update(block.id, BlobName(f"{number:064x}"), 1_000, by, ())
+        for number, (block, by) in enumerate([(node.layout.shared_blocks[0], tuple(parts)), *of_experts])
+    )
+
+
+def closing(node: Node, seconds: float = 40.0, **tokens: int) -> CertifiedRecord:
+    """A record that closes a round of so many seconds with these tokens."""
+    assert node.chain.head is not None
+    opened_at = node.chain.head.record.opened_at + seconds
+    updates = updates_by(node, **tokens)
+    return following(
+        node, node.identity, OTHER, opened_at=opened_at, updates=updates, tokens=sum(tokens.values()), train_loss=2.5
+    )
+
+
+def status_of(scene: Scene) -> Status:
+    status = Status()
+    add_member(status, scene.member)
+    return status

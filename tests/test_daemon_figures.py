@@ -4,18 +4,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from daemon_parts import OTHER, QUICK, Scene, entry_of, following, make_node
+from daemon_parts import OTHER, QUICK, Scene, closing, entry_of, following, make_node, status_of
 from exchange_nodes import eventually
 
 from spes_peer import __version__
-from spes_peer.blobs import BlobName
-from spes_peer.daemon.status import add_member
 from spes_peer.identity import Identity
 from spes_peer.node import Node
 from spes_peer.run.manifest import Manifest
-from spes_peer.run.records import CertifiedRecord, Contributor, Update
 from spes_peer.training.work import UNKNOWN, DeviceFigures
-from spes_peer.wire.control_pb2 import PeerStatus, Status
+from spes_peer.wire.control_pb2 import PeerStatus
 
 
 @pytest.fixture
@@ -29,35 +26,8 @@ def scene(node: Node, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(node, monkeypatch)
 
 
-def status_of(scene: Scene) -> Status:
-    status = Status()
-    add_member(status, scene.member)
-    return status
-
-
 def peers_of(scene: Scene) -> dict[str, PeerStatus]:
     return {peer.peer_id: peer for peer in status_of(scene).peers}
-
-
-def updates_by(node: Node, **tokens: int) -> tuple[Update, ...]:
-    """One of the shared parameters by `self` and `other`, and one of an expert of each, with so many tokens."""
-    peers = {"self": node.peer_id, "other": OTHER.peer_id}
-    parts = [Contributor(peers[name], count, 1.0, 1.0) for name, count in tokens.items()]
-    of_experts = [(node.layout.expert_blocks(number)[0], (part,)) for number, part in enumerate(parts)]
-    return tuple(
-        Update(block.id, BlobName(f"{number:064x}"), 1_000, by, ())
-        for number, (block, by) in enumerate([(node.layout.shared_blocks[0], tuple(parts)), *of_experts])
-    )
-
-
-def closing(node: Node, seconds: float = 40.0, **tokens: int) -> CertifiedRecord:
-    """A record that closes a round of so many seconds with these tokens."""
-    assert node.chain.head is not None
-    opened_at = node.chain.head.record.opened_at + seconds
-    updates = updates_by(node, **tokens)
-    return following(
-        node, node.identity, OTHER, opened_at=opened_at, updates=updates, tokens=sum(tokens.values()), train_loss=2.5
-    )
 
 
 def test_of_the_device_is_told_what_the_trainer_measured(scene: Scene) -> None:

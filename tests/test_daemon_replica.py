@@ -152,7 +152,7 @@ async def test_a_snapshot_that_is_fetched_or_loaded_is_needed_until_two_newer_on
     loaded = {block.blob for block in scene.state_after(8)}
     asked: list[bool] = []
 
-    async def fetch_all(wanted: object, parallel: int = 4) -> None:
+    async def fetch_all(wanted: object, parallel: int = 4, gathering: object = None) -> None:
         asked.append(loaded <= scene.replica.store.needed())
 
     monkeypatch.setattr(scene.node.fetcher, "fetch_all", fetch_all)

@@ -102,7 +102,7 @@ class Source:
         self.is_gone = False
         node.fetcher.fetch_all = self.fetch_all  # type: ignore[method-assign]
 
-    async def fetch_all(self, wanted: Sequence[Any], parallel: int = 4) -> None:
+    async def fetch_all(self, wanted: Sequence[Any], parallel: int = 4, gathering: object = None) -> None:
         self.asked += [blob for blob, _size, _sources in wanted]
         if self.is_gone and wanted:
             raise Unreachable("nobody is here")

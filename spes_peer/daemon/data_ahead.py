@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from spes_peer.collection import Shards
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import SpesError
+from spes_peer.exchange.transfers import Gathering
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.rounds.assignment import rendezvous
@@ -64,12 +65,12 @@ class SoundShards:
         self._node = node
         self._checked: set[str] = set()
 
-    async def have(self, shards: Iterable[Shard], parallel: int = 4) -> None:
-        """Have them whole; `PeerError` for one that cannot be had."""
+    async def have(self, shards: Iterable[Shard], parallel: int = 4, gathering: Gathering | None = None) -> None:
+        """Have them whole; `PeerError` for one that cannot be had. `gathering` hears how much is here."""
         node = self._node
         sizes = {shard.blob: node.manifest.data.size_bytes(shard) for shard in shards}
         await node.fetcher.set_aside_damaged(sizes.keys() - self._checked)
-        await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in sizes.items()], parallel)
+        await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in sizes.items()], parallel, gathering)
         self._checked.update(sizes)
 
 

@@ -13,19 +13,23 @@ from dataclasses import replace
 from typing import Any
 
 from spes_peer.daemon.data_ahead import SoundShards
-from spes_peer.daemon.history import RoundHistory
+from spes_peer.daemon.given import GIVEN_FILE, GivenKeeper
+from spes_peer.daemon.history import Closed, RoundHistory
 from spes_peer.daemon.joining import Claiming
+from spes_peer.daemon.parts import RoundParts, part_of
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import BlobMissing, ChildFailed, DiskTrouble, PeerError
+from spes_peer.exchange.transfers import Gathering
 from spes_peer.following.follower import Follower
 from spes_peer.guest.rules import Reason, in_words, until_at
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
 from spes_peer.node import Node
+from spes_peer.rounds.election import owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     AdmissionRequest,
@@ -38,7 +42,7 @@ from spes_peer.rounds.messages import (
     UpdateNotice,
 )
 from spes_peer.run.chain import Switch
-from spes_peer.run.manifest import PROTOCOL_VERSION
+from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
@@ -74,6 +78,8 @@ class Member:
         self.claiming = claiming
         self.follower = Follower(node, spawn)
         self.history = RoundHistory(node.traffic)
+        self.parts = RoundParts()
+        self.given = GivenKeeper(node.folder.path / GIVEN_FILE, lambda: node.traffic.sent_bytes)
         self.progress: TrainProgress | None = None
         self.round_phase: CoordinatorBeat | None = None
         self.speed = 0.0
@@ -102,6 +108,8 @@ class Member:
         node.on_chain.append(self._on_chain)
         node.on_time.append(self._on_time)
         replica.on_applied = self._on_applied
+        replica.measuring = phases.measuring
+        phases.on_say = self._account
         trainer.on_progress = self._on_progress
         trainer.on_restart = self._on_trainer_restart
 
@@ -177,7 +185,7 @@ class Member:
 
     async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
-        await self._shards.have([self.node.manifest.data.held_out])
+        await self._have([self.node.manifest.data.held_out])
         chain = self.node.chain
         roster = chain.record(round).sealed.record.roster
         if not roster and round:
@@ -199,7 +207,8 @@ class Member:
             return
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
-        await self._shards.have(manifest.data.shards[index] for index in needed)
+        self.parts.enter("exchange")
+        await self._have([manifest.data.shards[index] for index in needed])
         if self._rests_at_once:  # since the data was asked for
             return
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
@@ -212,9 +221,11 @@ class Member:
         task = TrainRound.of(record, entry, num_steps, stop_at)
         self._is_training = True
         try:
-            trained = await self.trainer.get().train_round(task)
+            with self.given.training():
+                trained = await self.trainer.get().train_round(task)
         finally:
             self._is_training = False
+        self.parts.encoded(trained.encode_seconds)
         self.speed, self.router_choices = trained.tokens_per_second, trained.router_choices
         self._say("contributing", "sending what was trained")
         work.contribute(
@@ -241,12 +252,20 @@ class Member:
         task = TrainAhead.of(work.record.record, work.entry, manifest.training, manifest.sync.overlap_steps, stop_at)
 
         async def train() -> None:
-            await self.trainer.get().train_ahead(task)
+            with self.given.training():
+                await self.trainer.get().train_ahead(task)
 
         try:
             await work.unless_closed(train())
         except ChildFailed as error:  # its steps are made in the round then
             logger.warning("could not train ahead round=%d reason=%s", work.round + 1, error)
+
+    async def _have(self, shards: Sequence[Shard]) -> None:
+        gathering = Gathering(self.node.transfers)
+        with self._phases.measuring(
+            "fetching data", "bytes", lambda: gathering.done_bytes, lambda: gathering.whole_bytes
+        ):
+            await self._shards.have(shards, gathering=gathering)
 
     async def _seek_a_place(self) -> None:
         if not self._wants_a_place:
@@ -277,6 +296,7 @@ class Member:
         if self._opened is not None and self._opened.hash == self.head.hash:
             return
         self._opened = self.head
+        self.parts.begin(self.head.round)
         had_a_place, place = self._work is not None, self._place
         if self._work is not None:
             self._work.closed.set()
@@ -443,6 +463,7 @@ class Member:
     def say_goodbye(self) -> None:
         """End now: the others need not wait."""
         self._is_leaving = True
+        self.given.keep()
         self.follower.send(Departure("leaving"))
         self.follower.coordinating.resign()
 
@@ -491,9 +512,24 @@ class Member:
             record = sealed.record
             self.history.held_out(record.round, record.held_out_loss)
             if record.updates:
-                opened_at = self.node.chain.record(record.round - 1).sealed.record.opened_at
-                held_out = self._held_out if record.round == self._measured_round else _NOT_MEASURED
-                self.history.close(record, opened_at, root, held_out)
+                self.history.close(record, self._closed(sealed, root))
+                self.given.keep()
+
+    def _closed(self, closing: SealedRecord, root: str) -> Closed:
+        """The round that an applied record closed."""
+        chain = self.node.chain
+        opening = chain.record(closing.round - 1).sealed.record
+        return Closed(
+            opening,
+            self.node.clock.wall_at(opening.opened_at),
+            owner_of(opening, chain.record(closing.round).term),
+            root,
+            self._held_out if closing.round == self._measured_round else _NOT_MEASURED,
+            self.parts.take(opening.round),
+        )
+
+    def _account(self) -> None:
+        self.parts.enter(part_of(self._phases.name, self.round_phase.phase if self.round_phase else ""))
 
     def _on_trainer_restart(self) -> None:
         """The new process holds no state, and may hold fewer subsets."""

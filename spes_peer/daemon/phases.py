@@ -3,14 +3,18 @@
 Every phase carries since when, waiting for whom, until when, and why.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from spes_peer.identity import PeerId
-from spes_peer.wire.control_pb2 import Phase
+from spes_peer.wire.control_pb2 import Phase, Progress
 
 logger = logging.getLogger(__name__)
+
+_MOMENT_SECONDS = 1.0
+_Measure = Callable[[], float]
 
 
 class PhaseKeeper:
@@ -20,6 +24,9 @@ class PhaseKeeper:
         self.touch = touch
         """Says that something changed, to whoever watches."""
         self.message = Phase(name="starting", since_at=time.time())
+        self.on_say: Callable[[], None] = lambda: None
+        """Called when a phase is entered, or said again."""
+        self._measured: list[tuple[Progress, _Measure, _Measure]] = []
 
     @property
     def name(self) -> str:
@@ -32,4 +39,25 @@ class PhaseKeeper:
             logger.log(level, "%s%s", name, f": {why}" if why else "")
         since_at = self.message.since_at if name == self.message.name else time.time()
         self.message = Phase(name=name, since_at=since_at, why=why, waiting_for=waiting_for, until_at=until_at)
+        self.on_say()
         self.touch()
+
+    @contextlib.contextmanager
+    def measuring(self, what: str, unit: str, done: _Measure, whole: _Measure) -> Iterator[None]:
+        """While the block runs, watchers see how far it is, if it takes longer than a moment."""
+        measured = (Progress(what=what, unit=unit, since_at=time.time()), done, whole)
+        self._measured.append(measured)
+        try:
+            yield
+        finally:
+            self._measured.remove(measured)
+            self.touch()
+
+    @property
+    def progress(self) -> Progress | None:
+        """Of what takes longer than a moment, if anything does."""
+        if not self._measured or time.time() - self._measured[0][0].since_at < _MOMENT_SECONDS:
+            return None
+        progress, done, whole = self._measured[0]
+        progress.done, progress.whole = done(), whole()
+        return progress

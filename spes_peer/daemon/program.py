@@ -431,6 +431,8 @@ class Daemon:
             add_machine(status)
         if self._collector is not None:
             status.disk_used_bytes = self._collector.used_bytes
+        if (progress := self._phases.progress) is not None:
+            status.progress.CopyFrom(progress)
         return status
 
 

@@ -13,13 +13,15 @@ from collections.abc import Callable
 
 from spes_peer.daemon.trainer_host import TrainerHost
 from spes_peer.errors import ChildFailed, PeerError
+from spes_peer.exchange.transfers import Gathering
 from spes_peer.node import Node
 from spes_peer.run.records import SealedRecord, Snapshot, state_root
-from spes_peer.snapshots import SnapshotStore
+from spes_peer.snapshots import Fetched, SnapshotStore
 from spes_peer.training.work import RecordApplied
 
 logger = logging.getLogger(__name__)
 
+Measuring = Callable[[str, str, Callable[[], float], Callable[[], float]], contextlib.AbstractContextManager[None]]
 _FIRST_PAUSE_SECONDS = 4.0
 _LAST_PAUSE_SECONDS = 60.0
 
@@ -33,6 +35,8 @@ class Replica:
         self.num_repaired = 0
         """Blobs that were damaged on our disk and fetched again."""
         self.on_applied: Callable[[SealedRecord], None] = lambda _record: None
+        self.measuring: Measuring = lambda _what, _unit, _done, _whole: contextlib.nullcontext()
+        """Takes what this does that may take long, its unit, and how much of how much is done."""
         self._node = node
         self._trainer = trainer
         self.store = SnapshotStore(node)
@@ -66,10 +70,22 @@ class Replica:
             if self.applied < 0:  # nothing held yet, or the chain went back meanwhile
                 await self._load(on_progress)
                 continue
-            record = self._node.chain.record(self.applied + 1).sealed
-            on_progress(f"replaying record {record.round} of {self._head_round}")
-            await self.apply(record)
+            await self._replay(on_progress)
         self._patience.end()
+
+    async def _replay(self, on_progress: Callable[[str], None]) -> None:
+        """Apply records up to the newest, or until nothing is held any more."""
+        first = self.applied
+        measuring: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._head_round - first > 1:  # one, as in every round, is no way to go
+            measuring = self.measuring(
+                "replaying records", "records", lambda: max(0, self.applied - first), lambda: self._head_round - first
+            )
+        with measuring:
+            while 0 <= self.applied < self._head_round:
+                record = self._node.chain.record(self.applied + 1).sealed
+                on_progress(f"replaying record {record.round} of {self._head_round}")
+                await self.apply(record)
 
     def forget(self) -> None:
         """The trainer lost its state, or it is not the run's: the next `catch_up` begins with a load."""
@@ -128,7 +144,7 @@ class Replica:
                 return
             on_progress(_words(snapshot))
             try:
-                fetched = await self.store.fetch(snapshot)
+                fetched = await self._fetched(snapshot)
             except PeerError as error:
                 logger.warning("cannot have a snapshot round=%d reason=%s", snapshot.round, error)
                 failures.append(error)
@@ -138,6 +154,13 @@ class Replica:
             await self._give(snapshot)
             return
         raise failures[0]
+
+    async def _fetched(self, snapshot: Snapshot) -> Fetched:
+        gathering = Gathering(self._node.transfers)
+        with self.measuring(
+            "fetching the snapshot", "bytes", lambda: gathering.done_bytes, lambda: gathering.whole_bytes
+        ):
+            return await self.store.fetch(snapshot, gathering)
 
     async def _give(self, snapshot: Snapshot) -> None:
         """Let the trainer load a snapshot, all of which is here."""

@@ -129,6 +129,8 @@ def add_member(status: Status, member: Member) -> None:
     status.rounds.extend(member.history.rounds)
     status.held_out_loss_start = member.history.held_out_loss_start
     status.state_root = member.replica.state_root
+    status.given.CopyFrom(member.given.message(node.chain.tallies.of(node.peer_id)))
+    status.parts.extend(member.parts.so_far)
     status.training.CopyFrom(_training(member))
     if (beat := member.round_phase) is not None:
         status.round_phase.CopyFrom(

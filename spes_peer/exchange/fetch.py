@@ -12,7 +12,7 @@ from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.limits import MAX_BLOB_BYTES
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.transfer import Means, Transfer
-from spes_peer.exchange.transfers import Transfers
+from spes_peer.exchange.transfers import Gathering, Transfers
 from spes_peer.identity import PeerId
 
 _FORGIVEN_SECONDS = 300.0
@@ -77,11 +77,16 @@ class Fetcher:
             return
         await self._join(self._running.get(blob_name) or self._start(blob_name, size_bytes), size_bytes, sources)
 
-    async def fetch_all(self, wanted: Sequence[Wanted], parallel: int = 4) -> None:
-        """Fetch every blob, some at a time. Tries all of them before it raises the first error, unless as many have
-        failed as are fetched at a time: the others are likely gone too, and each costs a stall to find out."""
+    async def fetch_all(self, wanted: Sequence[Wanted], parallel: int = 4, gathering: Gathering | None = None) -> None:
+        """Fetch every blob, some at a time; `gathering` hears how much is here.
+
+        Tries all of them before it raises the first error, unless as many have failed as are fetched at a time: the
+        others are likely gone too, and each costs a stall to find out."""
         turns = asyncio.Semaphore(parallel)
         failures: list[SpesError] = []
+        gathering = gathering or Gathering(self._transfers)
+        for name, size_bytes, _sources in wanted:
+            gathering.expect(name, size_bytes)
 
         async def fetch_one(name: str, size_bytes: int, sources: Sequence[PeerId]) -> None:
             async with self._transfers.place(turns):
@@ -91,6 +96,8 @@ class Fetcher:
                     await self.fetch(name, size_bytes, sources)
                 except SpesError as error:
                     failures.append(error)
+                else:
+                    gathering.have(name)
 
         async with asyncio.TaskGroup() as group:
             for one in wanted:

@@ -9,7 +9,7 @@ import itertools
 import time
 from asyncio import Semaphore
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,6 +69,31 @@ class Move:
         return (self.bytes_done - before) / max(now - since, _MARK_SECONDS) if since < now else 0.0
 
 
+class Gathering:
+    """How much of several blobs is here, for whoever waits for all of them."""
+
+    def __init__(self, board: "Transfers") -> None:
+        self.whole_bytes = 0
+        self._done_bytes = 0
+        self._missing: dict[str, int] = {}
+        self._board = board
+
+    def expect(self, name: str, size_bytes: int) -> None:
+        """One more is wanted; expecting it twice changes nothing."""
+        if name not in self._missing:
+            self._missing[name] = size_bytes
+            self.whole_bytes += size_bytes
+
+    def have(self, name: str) -> None:
+        """It is here."""
+        self._done_bytes += self._missing.pop(name, 0)
+
+    @property
+    def done_bytes(self) -> int:
+        """Of the blobs that are here, and the parts so far of those that are on their way."""
+        return self._done_bytes + sum(move.bytes_done for move in self._board.fetched if move.name in self._missing)
+
+
 class Transfers:
     """The board that fetches and serves write on: each costs an addition for what it moves."""
 
@@ -120,6 +145,11 @@ class Transfers:
                 self._end_serving(name, peer)
             elif len(self._up) > _MOST_SERVED:
                 self._end_idle()
+
+    @property
+    def fetched(self) -> Iterable[Move]:
+        """Those that are being fetched."""
+        return self._down.values()
 
     @property
     def in_flight(self) -> list[Move]:

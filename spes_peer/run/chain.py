@@ -17,6 +17,7 @@ from spes_peer.run.lineage import Lineage, Rank, branch_of
 from spes_peer.run.marks import Marks
 from spes_peer.run.norms import Norms
 from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
+from spes_peer.run.tallies import Tallies
 from spes_peer.wire import convert
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class _Known:
     leases: Leases = field(default_factory=Leases)
     norms: Norms = field(default_factory=Norms)
     marks: Marks = field(default_factory=Marks)
+    tallies: Tallies = field(default_factory=Tallies)
 
     def followed_by(self, lineage: Lineage) -> "_Known":
         """… with one record more, at the head of `lineage`."""
@@ -59,6 +61,7 @@ class _Known:
             self.leases.after(record),
             self.norms.after(record),
             self.marks.after(record),
+            self.tallies.after(record),
         )
 
 
@@ -192,6 +195,11 @@ class Chain:
     def marks(self) -> Marks:
         """Against owners of harmful experts."""
         return self._known.marks
+
+    @property
+    def tallies(self) -> Tallies:
+        """What everybody has given."""
+        return self._known.tallies
 
     def norms_at(self, round: int) -> Norms:
         """What was usual when this record was the newest one; `BlobMissing` as from `record`."""
