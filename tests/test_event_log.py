@@ -133,14 +133,18 @@ def test_figures_that_move_all_the_time_are_written_now_and_then_and_all_else_at
     for number in range(100):
         daemon.facts.training.steps_done = 14 + number
         daemon.facts.peers[1].seen_at += 0.1
+        daemon.facts.phase.why = f"step {number}"
         shown = daemon.look(0.1)
         assert shown.training.steps_done <= 14 + number
-    daemon.facts.is_paused = True
-    assert daemon.look(0.1).is_paused
+    daemon.facts.is_paused, daemon.facts.phase.name = True, "paused"
+    shown = daemon.look(0.1)
+    assert shown.is_paused
+    assert shown.phase.name == "paused"
     daemon.end()
     kinds = [[*line][2] for line in lines_of(daemon.folder)]
     assert kinds.count("training_sample") in range(4, 8)
     assert kinds.count("peers_sample") in (1, 2)
+    assert kinds.count("phase_changed") in range(5, 9)
     assert kinds.count("pause_changed") == 1
 
 

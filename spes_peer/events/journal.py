@@ -25,7 +25,7 @@ from spes_peer.wire.event_pb2 import Event
 
 MOST_BYTES = 16 << 20
 NUM_FILES = 4
-BYTES_BETWEEN_PICTURES = 1 << 20
+BYTES_BETWEEN_PICTURES = 2 << 20
 _BACKLOG = 256  # batches, while the disk is slow
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0

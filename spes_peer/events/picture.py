@@ -14,6 +14,8 @@ from spes_peer.wire.control_pb2 import Phase, Status
 from spes_peer.wire.event_pb2 import Ended, Event
 
 SECONDS_BETWEEN = {
+    "phase_changed": 2.0,  # unless it is another phase
+    "round_phase_changed": 2.0,
     "training_sample": 2.0,
     "progress_sample": 2.0,
     "exchange_sample": 2.0,
@@ -21,7 +23,7 @@ SECONDS_BETWEEN = {
     "parts_sample": 5.0,
     "device_sample": 5.0,
     "given_changed": 5.0,
-    "peers_sample": 10.0,
+    "peers_sample": 15.0,
     "disk_sample": 30.0,
 }
 """Between two events of a kind that could come at every look; others come at once."""
@@ -69,10 +71,19 @@ class Picture:
     def _is_due(self, event: Event) -> bool:
         kind = event.WhichOneof("kind") or ""
         now = self._ticks()
-        if now < self._due_at.get(kind, now):
+        if now < self._due_at.get(kind, now) and not self._is_another_phase(event):
             return False
         self._due_at[kind] = now + SECONDS_BETWEEN.get(kind, 0.0)
         return True
+
+    def _is_another_phase(self, event: Event) -> bool:
+        match event.WhichOneof("kind"):
+            case "phase_changed":
+                return event.phase_changed.phase.name != self.status.phase.name
+            case "round_phase_changed":
+                return event.round_phase_changed.round_phase.name != self.status.round_phase.name
+            case _:
+                return False
 
     def _take(self, events: list[Event]) -> None:
         if not events:
