@@ -44,7 +44,7 @@ async def socket_path(program: Program, folder: Path) -> AsyncIterator[Path]:
 async def test_the_overview_shows_run_phase_and_what_is_waited_for(socket_path: Path) -> None:
     async with dashboard(socket_path).run_test(size=(120, 40)) as pilot:
         await shows(pilot, "bytes-of-python", "0:47 left", "step 13 of 20", "waits for birch, dogwood")
-        await shows(pilot, "training  2.532", "held-out 2.548", "4.31k tok/s", "detach")
+        await shows(pilot, "training 2.532", "held-out 2.548", "mine 4.31k", "RTX 4090", "41.2M tokens", "detach")
 
 
 async def test_a_change_reaches_the_screen(socket_path: Path, program: Program) -> None:
@@ -205,7 +205,7 @@ async def test_names_from_strangers_are_text_and_not_markup(socket_path: Path, p
     hostile.peers[2].name = "\x1b[2Jowl\r\n\x07\u202e"
     hostile.run.name = "[bold]run[/"
     hostile.phase.why = hostile.round_phase.why = "because [/] \x1b[31m"
-    hostile.training.device = "gpu [0][/"
+    hostile.device.name = hostile.training.device = "gpu [0][/"
     hostile.log.add(sequence=10_000, at=1e300, level="ERROR", text="[/nope] \x1b]0;title\x07")
     program.show(hostile)
     for size in ((120, 40), (80, 24)):

@@ -3,9 +3,13 @@
 import math
 
 from spes_peer.wire.control_pb2 import (
+    ContributionStatus,
+    DeviceStatus,
+    Given,
     LogLine,
     PeerStatus,
     Phase,
+    RoundPart,
     RoundStatus,
     RunInfo,
     Service,
@@ -47,6 +51,10 @@ def closed_round(number: int) -> RoundStatus:
             Traffic(transport="libp2p", bytes_sent=3_100_000, bytes_received=4_700_000),
         ],
         num_contributors=4,
+        contributions=[
+            ContributionStatus(peer_id=PEERS[n], tokens=20 * 8 * 256, subsets=[n], num_updates=3) for n in range(4)
+        ],
+        opened_at=NOW - 10 * (24 - number),
     )
 
 
@@ -95,7 +103,13 @@ def status(round_number: int = 24) -> Status:
             why="2 of 4 contributions are in",
         ),
         subsets=[
-            SubsetStatus(subset=n, experts=[2 * n, 2 * n + 1], owners=[PEERS[n]], rounds_trained=len(done))
+            SubsetStatus(
+                subset=n,
+                experts=[2 * n, 2 * n + 1],
+                owners=[PEERS[n]],
+                rounds_trained=len(done),
+                router_share=(0.31, 0.27, 0.24, 0.18)[n],
+            )
             for n in range(4)
         ],
         peers=[*(peer(n, round_number) for n in range(4)), bootstrap],
@@ -105,6 +119,17 @@ def status(round_number: int = 24) -> Status:
         held_out_loss_start=5.545,
         reachability="direct",
         started_at=NOW - 753,
+        traffic=[Traffic(transport="grpc", bytes_sent=217_000_000, bytes_received=325_000_000)],
+        parts=[RoundPart(name=name, seconds=seconds) for name, seconds in (("apply", 0.8), ("train", 6.1))],
+        device=DeviceStatus(
+            name="cuda:0 NVIDIA RTX 4090",
+            used_bytes=15_200_000_000,
+            own_bytes=9_400_000_000,
+            total_bytes=24_000_000_000,
+            use=0.93,
+            temperature=67,
+        ),
+        given=Given(tokens=41_200_000, rounds=312, seconds=11_520, bytes_sent=2_900_000_000),
         state_folder="/home/alder/.local/share/spes-peer",
         services=[
             Service(name=name, state="running", since_at=NOW - 750) for name in ("trainer", "DHT node", "libp2p node")

@@ -99,11 +99,12 @@ class Dashboard(App[str]):
                 case Jumped():
                     self._memory = Memory()
                 case status:
-                    self._memory.absorb(status)
+                    self._memory.absorb(status, self._feed.now())
                     self._num_statuses += 1
                     if self._num_statuses == 1:
                         self._draw()
                     self._say("")
+                    await asyncio.sleep(0)  # a feed that never waits leaves room for keys
 
     def _say(self, text: str) -> None:
         for banner in self.query("#banner").results(Static):  # none is left when the app ends just now

@@ -30,6 +30,38 @@ def share(part: float, whole: float) -> float:
     return min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0
 
 
+def ratio(part: float, whole: float) -> float:
+    """part/whole, and nan where there is no such thing."""
+    try:
+        quotient = part / whole
+    except (ZeroDivisionError, OverflowError):
+        return math.nan
+    return quotient if math.isfinite(quotient) and quotient >= 0 else math.nan
+
+
+def percent(part: float) -> str:
+    """A share of 1: 31 %, 0.4 %."""
+    if not 0 <= part <= 10:
+        return NONE
+    return f"{100 * part:.0f} %" if part >= 0.0995 or part == 0 else f"{100 * part:.1f} %"
+
+
+def brief(seconds: float) -> str:
+    """A length of time: 0.8 s, 6 s, 12:34."""
+    if 0 <= seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return duration(seconds)
+
+
+def hours(seconds: float) -> str:
+    """How much time that is for a person: 12 minutes, 3.2 hours."""
+    if not math.isfinite(seconds) or not 0 <= seconds < 1e12:
+        return NONE
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    return f"{seconds / 3600:,.1f} hours" if seconds < 360_000 else f"{seconds / 3600:,.0f} hours"
+
+
 def duration(seconds: float) -> str:
     """0:07, 12:34, 1:02:03, 4d 05h."""
     if not math.isfinite(seconds) or abs(seconds) > _MOST_SECONDS:

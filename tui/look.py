@@ -72,6 +72,7 @@ DARK_THEME = _theme("spes-dark", True, "#11141b", "#1c222d")
 LIGHT_THEME = _theme("spes-light", False, "#fbfcfe", "#e9edf3")
 
 BOLD = "bold"
+INK = "$ink"
 DIM = "$dim"  # what explains
 FAINT = "$faint"  # what may be overlooked
 LINE = "$line"  # frames and empty parts of bars
@@ -97,6 +98,9 @@ PHASES = {
     "failed": ERROR,
 }
 """Colours of phases; the others move bytes and have `SPEED`."""
+
+PARTS = {"apply": TRAINING, "train": HELD_OUT, "encode": TRAINING, "exchange": SPEED, "wait": WARNING}
+"""Colours of the parts of a round."""
 
 STATES = {"ONLINE": HELD_OUT, "JOINING": SPEED, "PAUSED": WARNING, "LEAVING": WARNING, "OFFLINE": ERROR}
 

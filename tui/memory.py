@@ -9,10 +9,24 @@ from dataclasses import dataclass
 from spes_peer.wire.control_pb2 import LogLine, PeerStatus, Status
 from tui.look import DIM, OTHERS, SELF, safe
 
-_LOG_LINES = 500
-_SPEEDS = 240
+_LOG_LINES = 2000
+_SAMPLES = 240
+_SAMPLE_SECONDS = 2.0
 _COLOURED_PEERS = 4096
 _NAME_CHARACTERS = 24
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How fast things went in the seconds before a moment."""
+
+    at: float
+    """Unix seconds."""
+    tokens_per_second: float
+    """Of this peer; nan while it does not train."""
+    sent_per_second: float
+    received_per_second: float
+    """Bytes, over all transports; nan where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +38,8 @@ class View:
     """Unix seconds."""
     colours: Mapping[str, str]
     """Colour of every peer id met so far."""
-    speeds: Sequence[float]
-    """Tokens per second of this peer, old to new."""
+    samples: Sequence[Sample]
+    """The last minutes, old to new."""
     log: Sequence[LogLine]
     names: Mapping[str, str]
     """What every peer calls itself, made harmless."""
@@ -68,35 +82,48 @@ class Memory:
         self._colours: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._palette = itertools.cycle(OTHERS)
-        self._speeds: deque[float] = deque(maxlen=_SPEEDS)
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._counted: tuple[float, int, int, int] | None = None  # when, pid, bytes sent and received
         self._log: deque[LogLine] = deque(maxlen=_LOG_LINES)
         self._last_line = (0, -1)  # pid, sequence: a new daemon counts anew
 
-    def absorb(self, status: Status) -> None:
-        """Make `status` the present one and remember what moves."""
-        self._remember_speed(status)
+    def absorb(self, status: Status, now: float) -> None:
+        """Make `status` the present one and remember what moves; `now` is in Unix seconds. Cheap, for bursts."""
+        self._remember_rates(status, now)
         self._remember_log(status)
-        self._names = {peer.peer_id: safe(peer.name, _NAME_CHARACTERS) for peer in status.peers}
-        for peer in status.peers:
-            if peer.peer_id not in self._colours and len(self._colours) < _COLOURED_PEERS and not peer.is_self:
-                self._colours[peer.peer_id] = next(self._palette)
         self.status = status
 
     def view(self, now: float) -> View | None:
         """The present moment, or none before the first status."""
-        if self.status is None:
+        status = self.status
+        if status is None:
             return None
-        return View(self.status, now, self._colours, self._speeds, self._log, self._names)
+        self._names = {peer.peer_id: safe(peer.name, _NAME_CHARACTERS) for peer in status.peers}
+        for peer in status.peers:
+            if peer.peer_id not in self._colours and len(self._colours) < _COLOURED_PEERS and not peer.is_self:
+                self._colours[peer.peer_id] = next(self._palette)
+        return View(status, now, self._colours, self._samples, self._log, self._names)
 
-    def _remember_speed(self, status: Status) -> None:
-        speed = status.training.tokens_per_second
-        is_new = not self._speeds or self._speeds[-1] != speed
-        if status.training.num_steps and math.isfinite(speed) and is_new:
-            self._speeds.append(max(0.0, speed))
+    def _remember_rates(self, status: Status, now: float) -> None:
+        sent = sum(traffic.bytes_sent for traffic in status.traffic)
+        received = sum(traffic.bytes_received for traffic in status.traffic)
+        if self._counted is None or self._counted[1] != status.pid or now < self._counted[0]:
+            self._counted = now, status.pid, sent, received  # another daemon counts anew
+            return
+        before, _, sent_before, received_before = self._counted
+        if (seconds := now - before) < _SAMPLE_SECONDS:
+            return
+        self._counted = now, status.pid, sent, received
+        speed = status.training.tokens_per_second if status.phase.name == "training" else math.nan
+        up, down = max(0, sent - sent_before) / seconds, max(0, received - received_before) / seconds
+        self._samples.append(Sample(now, speed if speed > 0 else math.nan, up, down))
 
     def _remember_log(self, status: Status) -> None:
-        for line in status.log:
-            pid, sequence = self._last_line
-            if pid != status.pid or line.sequence > sequence:
-                self._log.append(line)
-                self._last_line = (status.pid, line.sequence)
+        new: list[LogLine] = []
+        for line in reversed(status.log):
+            if self._last_line[0] == status.pid and line.sequence <= self._last_line[1]:
+                break
+            new.append(line)
+        if new:
+            self._log.extend(reversed(new))
+            self._last_line = (status.pid, new[0].sequence)

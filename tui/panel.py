@@ -40,6 +40,8 @@ class Panel(Vertical):
     """A widget family's base: a subclass says only how a view is drawn."""
 
     TITLE: ClassVar[str] = ""
+    TAKES_FOCUS: ClassVar[bool] = True
+    """Whether its body is scrolled by keys; of a panel that never is longer than its room it need not be."""
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id, classes="panel")
@@ -49,7 +51,7 @@ class Panel(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(classes="heading", markup=False)
-        with VerticalScroll(classes="body"):
+        with VerticalScroll(classes="body", can_focus=self.TAKES_FOCUS):
             yield Static(classes="content", markup=False)
 
     def draw(self, view: View, width: int, height: int) -> Drawing:
