@@ -132,6 +132,7 @@ _EXAMPLES = {
     "bootstrap": '["/dns4/run.example.org/tcp/4510/p2p/12D3KooW…"]',
     "announce": '["example.org:4510"]',
     "metrics": '"9100"',
+    "gpu_memory": '"20GB"',
     "hours": '"22:00-08:00"',
     "max_temperature": "80",
 }

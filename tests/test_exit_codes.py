@@ -97,7 +97,7 @@ def test_a_limit_below_the_smallest_part_of_the_run_is_refused(tmp_path: Path, m
 
     for enough in (0, 10**9):
         host(enough).refuse_a_limit_below_every_plan(manifest)
-    with pytest.raises(NoDevice, match="--memory"):
+    with pytest.raises(NoDevice, match="--gpu-memory"):
         host(10**6).refuse_a_limit_below_every_plan(manifest)
 
 

@@ -27,7 +27,7 @@ from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
 from spes_peer.run.records import first_record
 from spes_peer.training.device import DeviceReport
 
-DEVICE = DeviceReport("cuda", "cuda:0 Test", 8 * 10**9, 8 * 10**9, True)
+DEVICE = DeviceReport("cuda", "cuda:0 Test", 8 * 10**9, 8 * 10**9, 8 * 10**9, True)
 ANN = Identity.from_seed(b"a" * 32)
 
 
@@ -101,7 +101,7 @@ def test_a_device_without_room_for_one_subset_is_refused_with_how_much_it_takes(
     small = dataclasses.replace(DEVICE, free_bytes=10**6, most_bytes=10**6)
     with pytest.raises(NoDevice, match=r"the smallest part of this run needs 0\.\d\d GB"):
         plan_for(manifest, small, settings)
-    with pytest.raises(NoDevice, match="--memory"):
+    with pytest.raises(NoDevice, match="--gpu-memory"):
         plan_for(manifest, DEVICE, dataclasses.replace(settings, memory_bytes=10**6))
 
 

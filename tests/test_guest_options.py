@@ -11,6 +11,7 @@ from spes_peer.cli.guest import guest_rules
 from spes_peer.cli.parsing import Parser
 from spes_peer.guest.hours import Hours
 from spes_peer.guest.rules import GuestRules
+from spes_peer.training.plan_command import Memory
 
 
 @pytest.fixture
@@ -56,3 +57,14 @@ def test_a_mistake_is_one_line(join: Any, typed: str, said: str, capsys: pytest.
     with pytest.raises(SystemExit):
         join.parse_args(typed.split())
     assert said in capsys.readouterr().err
+
+
+def test_memory_is_lent_by_size_or_by_part(join: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert join.parse_args([]).gpu_memory == Memory()
+    by_size, by_part = (join.parse_args(["--gpu-memory", text]).gpu_memory for text in ("20GB", "50%"))
+    assert (by_size.size_bytes, by_size.part, str(by_size)) == (20 * 10**9, 0.0, "20GB")
+    assert (by_part.size_bytes, by_part.part, str(by_part)) == (0, 0.5, "50%")
+    for text in ("0%", "101%", "x%", "%", "20XB"):
+        with pytest.raises(SystemExit):
+            join.parse_args(["--gpu-memory", text])
+        assert "is not a" in capsys.readouterr().err

@@ -208,17 +208,17 @@ def run_plan(*arguments: str) -> int:
 
 
 def test_the_table_names_every_term_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_plan("--preset", "spes-2b", "--memory", "24GB") == 0
+    assert run_plan("--preset", "spes-2b", "--gpu-memory", "24GB") == 0
     said = capsys.readouterr().out
     for term in ("resident experts", "masters", "gradients", "moments", "activations", "public state"):
         assert term in said
     assert "subset" in said.splitlines()[-1]
-    assert run_plan("--preset", "spes-7b", "--memory", "8GB") == 1
+    assert run_plan("--preset", "spes-7b", "--gpu-memory", "8GB") == 1
     assert "Does not fit: " in capsys.readouterr().out
 
 
 def test_programs_read_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_plan("--preset", "spes-1b", "--memory", "16GB", "--json") == 0
+    assert run_plan("--preset", "spes-1b", "--gpu-memory", "16GB", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert said["fits"]
     assert said["total_bytes"] == sum(said["device"].values())

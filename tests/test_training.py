@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,9 +28,10 @@ from spes_peer.sync.encoding import decode
 from spes_peer.training import checkpoint
 from spes_peer.training.checkpoint import Checkpoint, files_of, load, save
 from spes_peer.training.ledger import Ledger
+from spes_peer.training.machine import lent_bytes
 from spes_peer.training.schedule import lr_at
 from spes_peer.training.trainer import CHECKPOINT_FILE, Trainer
-from spes_peer.training.work import LoadState, MeasureHeldOut
+from spes_peer.training.work import LoadState, MeasureHeldOut, OpenTrainer
 
 
 def distance(swarm: Swarm, expert: int) -> float:
@@ -709,3 +711,24 @@ def test_a_subset_that_comes_back_after_another_owner_starts_from_the_public_val
     assert trainer._decoder.owned == (0, 1)
     assert torch.equal(trainer._decoder.flatten_master(0), trainer._public.group(0))
     assert trainer._optimizer.moments()["expert/00/0000/exp_avg"].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "part", "is_gpu", "lent"),
+    [
+        (0, 0.0, True, 10),
+        (20, 0.0, True, 10),  # more than is free
+        (4, 0.0, True, 4),
+        (0, 0.25, True, 6),
+        (0, 0.25, False, 8),
+        (20, 0.0, False, 20),
+        (3, 0.25, False, 3),  # what was found to fit goes before
+    ],
+)
+def test_no_more_memory_is_used_than_its_owner_lends(
+    monkeypatch: pytest.MonkeyPatch, size_bytes: int, part: float, is_gpu: bool, lent: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (10, 24))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=32, available=16))
+    request = OpenTrainer(b"", "", "", "", 1, PEERS[0], memory_bytes=size_bytes, memory_part=part)
+    assert lent_bytes(request, torch.device("cuda" if is_gpu else "cpu")) == lent

@@ -25,7 +25,7 @@ from spes_peer.cli.parsing import (
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.relays import OF_VOLUNTEER
-from spes_peer.training.plan_command import add_memory_choices, size
+from spes_peer.training.plan_command import Memory, add_memory_choices, size_or_part
 
 if TYPE_CHECKING:
     from spes_peer.daemon.program import JoinSettings
@@ -90,11 +90,11 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
         "--max-subsets", type=count, default=0, metavar="N", help="train at most so many subsets; 0: what fits (0)"
     )
     device.add_argument(
-        "--memory",
-        type=size,
-        default=0,
-        metavar="SIZE",
-        help="use at most so much of the device, such as 20GB (all free)",
+        "--gpu-memory",
+        type=size_or_part,
+        default=Memory(),
+        metavar="SIZE|PERCENT",
+        help="use at most so much of the memory of what trains, such as 20GB or 50%% (all free)",
     )
     add_memory_choices(device)
     add_guest(parser)
@@ -168,7 +168,8 @@ def join_settings(options: argparse.Namespace) -> "JoinSettings":
         device=options.device,
         num_threads=options.threads,
         max_subsets=options.max_subsets,
-        memory_bytes=options.memory,
+        memory_bytes=options.gpu_memory.size_bytes,
+        memory_part=options.gpu_memory.part,
         resident=options.resident,
         checkpointing=options.checkpointing,
         optimizer_bits=options.optimizer_bits,

@@ -96,7 +96,9 @@ class JoinSettings:
     num_threads: int = 0
     max_subsets: int = 0
     memory_bytes: int = 0
-    """Of the device, at most; 0 takes what is free."""
+    """Of the device, at most; 0 leaves that to `memory_part`."""
+    memory_part: float = 0.0
+    """Of all the device has, at most; 0 takes what is free."""
     resident: str = ""
     checkpointing: str = "auto"
     optimizer_bits: int = 32
@@ -264,6 +266,7 @@ class Daemon:
                 checkpointing=self.settings.checkpointing,
                 optimizer_bits=self.settings.optimizer_bits,
                 memory_bytes=self.settings.memory_bytes,
+                memory_part=self.settings.memory_part,
                 max_subsets=self.settings.max_subsets,
                 has_low_priority=self.settings.has_low_priority,
             )

@@ -48,6 +48,8 @@ class TrainerSettings:
     checkpointing: str = "auto"
     optimizer_bits: int = 32
     memory_bytes: int = 0
+    memory_part: float = 0.0
+    """Of all the device has, where bytes are left open."""
     max_subsets: int = 0
     """To train, at most; 0 takes what fits."""
     has_low_priority: bool = False
@@ -133,6 +135,7 @@ class TrainerHost:
                 checkpointing=settings.checkpointing,
                 optimizer_bits=settings.optimizer_bits,
                 memory_bytes=self._budget.size_bytes,
+                memory_part=settings.memory_part,
             )
         except BaseException as error:
             await process.stop()

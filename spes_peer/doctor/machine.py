@@ -56,7 +56,7 @@ def memory() -> Finding:
     free = psutil.virtual_memory().available
     said = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB"
     if free < _LEAST_MEMORY_BYTES:
-        return Finding("memory", said, "close other programs, or lend less with --memory and --max-subsets")
+        return Finding("memory", said, "close other programs, or lend less with --gpu-memory and --max-subsets")
     return Finding("memory", said)
 
 

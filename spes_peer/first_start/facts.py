@@ -111,9 +111,10 @@ async def _introduced(settings: JoinSettings, say: Say) -> Introduction:
 def plan_for(manifest: Manifest, device: DeviceReport, settings: JoinSettings) -> Plan:
     """What this machine would take on; `NoDevice` if not one subset fits, however it is done."""
     choices = choices_for(device.is_gpu, settings.resident, settings.checkpointing, settings.optimizer_bits)
-    memory_bytes = settings.memory_bytes or device.free_bytes
+    allowed_bytes = settings.memory_bytes or int(settings.memory_part * device.total_bytes)
+    memory_bytes = allowed_bytes or device.free_bytes
     plan, choices = fitting_plan(manifest, memory_bytes, choices, may_be_coarser=not settings.resident)
-    refuse_if_too_large(plan, settings.memory_bytes or device.most_bytes, device.name)
+    refuse_if_too_large(plan, allowed_bytes or device.most_bytes, device.name)
     if settings.max_subsets and settings.max_subsets < plan.num_subsets:
         plan = memory_plan(manifest, memory_bytes, choices, settings.max_subsets)
     return plan

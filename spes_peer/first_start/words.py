@@ -49,7 +49,7 @@ def _uses(facts: Facts) -> str:
         f" {_count(subsets, 'subset')} of experts; about {amount(facts.disk_bytes)} of disk;"
         f" {amount(facts.traffic.snapshot_bytes)} to receive at first, then about"
         f" {amount(facts.sent_bytes_per_hour)} sent and {amount(facts.received_bytes_per_hour)} received an hour,"
-        f" {pace}; limits: --memory, --max-disk, --max-upload, --max-download"
+        f" {pace}; limits: --gpu-memory, --max-disk, --max-upload, --max-download"
     )
 
 

@@ -84,9 +84,10 @@ class TrainerProcess:
         checkpointing: str = "auto",
         optimizer_bits: int = 32,
         memory_bytes: int = 0,
+        memory_part: float = 0.0,
     ) -> TrainerOpened:
         """Build the model. `device` "" takes the GPU where there is one; 0 threads leaves torch its choice; the rest is
-        as in `plan.Choices`, with 0 bytes for what is free."""
+        as in `plan.Choices`, with 0 bytes, and no part of all, for what is free."""
         request = OpenTrainer(
             manifest,
             str(blob_folder),
@@ -98,6 +99,7 @@ class TrainerProcess:
             checkpointing,
             optimizer_bits,
             memory_bytes,
+            memory_part,
         )
         return await self._ask(request, TrainerOpened, OPEN_SECONDS)
 

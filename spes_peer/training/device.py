@@ -19,6 +19,7 @@ class DeviceReport:
     """That a trainer takes now unless its owner says otherwise."""
     most_bytes: int
     """That there are for it."""
+    total_bytes: int
     has_bf16: bool
 
     @property

@@ -8,7 +8,7 @@ import torch
 
 from spes_peer.errors import UserError
 from spes_peer.training.device_figures import words_of
-from spes_peer.training.machine import device_called, most_bytes, usable_bytes
+from spes_peer.training.machine import device_called, most_bytes, total_bytes, usable_bytes
 
 
 def report(name: str) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def report(name: str) -> dict[str, Any]:
         "name": words_of(device),
         "free_bytes": usable_bytes(device),
         "most_bytes": most_bytes(device),
+        "total_bytes": total_bytes(device),
         "has_bf16": torch.cuda.is_bf16_supported(including_emulation=False) if is_gpu else True,
     }
 

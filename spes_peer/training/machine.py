@@ -40,6 +40,21 @@ def most_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def total_bytes(device: torch.device) -> int:
+    """What the device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
+
+
+def lent_bytes(request: OpenTrainer, device: torch.device) -> int:
+    """What may be used: as much as its owner says, but of a GPU no more than is free; else what is usable."""
+    allowed = request.memory_bytes or int(request.memory_part * total_bytes(device))
+    if not allowed:
+        return usable_bytes(device)
+    return min(allowed, most_bytes(device)) if device.type == "cuda" else allowed
+
+
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """A device as its owner lends it."""
@@ -58,7 +73,7 @@ class Machine:
         choices = choices_for(
             device.type == "cuda", request.resident, request.checkpointing, request.optimizer_bits or 32
         )
-        memory_bytes = request.memory_bytes or usable_bytes(device)
+        memory_bytes = lent_bytes(request, device)
         plan, choices = fitting_plan(run, memory_bytes, choices, may_be_coarser=not request.resident)
         refuse_if_too_large(plan, most_bytes(device), str(device))
         return cls(device, memory_bytes, choices, not request.resident)

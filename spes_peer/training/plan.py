@@ -124,7 +124,7 @@ def refuse_if_too_large(plan: Plan, most_bytes: int, device: str) -> None:
     if plan.needed_bytes > most_bytes:
         raise NoDevice(
             f"{device} has {most_bytes / 1e9:.2f} GB for it, and the smallest part of this run needs"
-            f" {plan.needed_bytes / 1e9:.2f} GB; free some, name another with --device, or allow more with --memory"
+            f" {plan.needed_bytes / 1e9:.2f} GB; free some, name another with --device, or allow more with --gpu-memory"
         )
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,8 +15,20 @@ from spes_peer.training.plan import Checkpointing, Plan, Resident, choices_for, 
 from spes_peer.training.traffic_command import TRAFFIC_ONLY, add_traffic_options, forecast, overview, page
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-_MEMORY_ONLY = ("memory", "subsets", "resident", "checkpointing", "optimizer_bits", "cpu")
+_MEMORY_ONLY = ("gpu_memory", "subsets", "resident", "checkpointing", "optimizer_bits", "cpu")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How much of a device's memory may be used: bytes, or else a part of it; neither for all that is free."""
+
+    size_bytes: int = 0
+    part: float = 0.0
+    typed: str = ""
+
+    def __str__(self) -> str:
+        return self.typed
 
 
 def add_plan_command(commands: Any) -> None:
@@ -24,7 +37,7 @@ def add_plan_command(commands: Any) -> None:
         help="how much of a run fits into this machine's memory, and what a round sends",
         description="Show where memory goes when a run's model is trained, and how many subsets of experts fit;"
         " or, with --traffic, what one peer sends and receives per round.",
-        epilog="examples: spes-peer plan --preset spes-2b --memory 16GB --resident int8 --optimizer-bits 8;"
+        epilog="examples: spes-peer plan --preset spes-2b --gpu-memory 16GB --resident int8 --optimizer-bits 8;"
         " spes-peer plan --traffic; spes-peer plan --traffic --preset spes-7b --peers 16 --experts int4",
     )
     which = parser.add_mutually_exclusive_group()
@@ -33,7 +46,7 @@ def add_plan_command(commands: Any) -> None:
     parser.add_argument("--traffic", action="store_true", help="plan the exchange; without a run, of every preset")
     parser.add_argument("--json", action="store_true", help="print it for programs")
     memory = parser.add_argument_group("for memory")
-    memory.add_argument("--memory", type=size, metavar="SIZE", help="of the device, such as 24GB")
+    memory.add_argument("--gpu-memory", type=size, metavar="SIZE", help="of the device, such as 24GB")
     memory.add_argument("--subsets", type=int, default=0, metavar="N", help="plan for N subsets (as many as fit)")
     add_memory_choices(memory)
     memory.add_argument("--cpu", action="store_true", help="plan for a CPU, which computes in fp32 (for a GPU)")
@@ -72,6 +85,16 @@ def size(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
+def size_or_part(text: str) -> "Memory":
+    """Bytes as in `size`, or "50%" of the whole."""
+    percent = text.strip().removesuffix("%")
+    if percent == text.strip():
+        return Memory(size(text), 0.0, text.strip())
+    if not percent.isdecimal() or not 1 <= int(percent) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 50%")
+    return Memory(0, int(percent) / 100, text.strip())
+
+
 def table(plan: Plan) -> str:
     """For a person."""
     rows = [*plan.rows, ("on the device", plan.total_bytes), None, *plan.host_rows, ("on the host", plan.host_bytes)]
@@ -93,13 +116,15 @@ def _run(options: argparse.Namespace, memory_only: Mapping[str, Any]) -> int:
     _refuse(options, dict.fromkeys(TRAFFIC_ONLY), "says nothing about memory: it needs --traffic")
     if not (options.preset or options.run_file):
         raise BadConfiguration("plan what? Name a --preset or a --run-file; only --traffic does without")
-    if options.memory is None:
-        raise BadConfiguration("how much memory has the device? Say --memory 24GB, for example, or ask for --traffic")
+    if options.gpu_memory is None:
+        raise BadConfiguration(
+            "how much memory has the device? Say --gpu-memory 24GB, for example, or ask for --traffic"
+        )
     choices = choices_for(not options.cpu, options.resident, options.checkpointing, options.optimizer_bits)
     run = _run_file(options)
     if not 0 <= options.subsets <= run.training.num_subsets:
         raise BadConfiguration(f"the run has {run.training.num_subsets} subsets, not {options.subsets}")
-    plan = memory_plan(run, options.memory, choices, options.subsets)
+    plan = memory_plan(run, options.gpu_memory, choices, options.subsets)
     print(json.dumps(as_json(plan), indent=2) if options.json else table(plan))
     return 0 if plan.fits else 1
 

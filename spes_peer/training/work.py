@@ -21,6 +21,7 @@ class OpenTrainer:
     checkpointing: str = "auto"
     optimizer_bits: int = 32
     memory_bytes: int = 0
+    memory_part: float = 0.0
 
 
 @dataclass(frozen=True)

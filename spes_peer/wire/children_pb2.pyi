@@ -193,7 +193,7 @@ class Relayed(_message.Message):
     def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
-    __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes")
+    __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes", "memory_part")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     BLOB_FOLDER_FIELD_NUMBER: _ClassVar[int]
     STATE_FOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,7 @@ class OpenTrainer(_message.Message):
     CHECKPOINTING_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_BITS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PART_FIELD_NUMBER: _ClassVar[int]
     manifest: bytes
     blob_folder: str
     state_folder: str
@@ -214,7 +215,8 @@ class OpenTrainer(_message.Message):
     checkpointing: str
     optimizer_bits: int
     memory_bytes: int
-    def __init__(self, manifest: _Optional[bytes] = ..., blob_folder: _Optional[str] = ..., state_folder: _Optional[str] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., peer_id: _Optional[str] = ..., resident: _Optional[str] = ..., checkpointing: _Optional[str] = ..., optimizer_bits: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    memory_part: float
+    def __init__(self, manifest: _Optional[bytes] = ..., blob_folder: _Optional[str] = ..., state_folder: _Optional[str] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., peer_id: _Optional[str] = ..., resident: _Optional[str] = ..., checkpointing: _Optional[str] = ..., optimizer_bits: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_part: _Optional[float] = ...) -> None: ...
 
 class TrainerOpened(_message.Message):
     __slots__ = ("device", "max_subsets", "tokens_per_second")
