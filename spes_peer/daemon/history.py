@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
-from spes_peer.run.records import Record, tokens_by_peer
+from spes_peer.run.records import Record
 from spes_peer.training.work import HeldOut
 from spes_peer.wire.control_pb2 import ContributionStatus, RoundPart, RoundStatus
 from spes_peer.wire.control_pb2 import Traffic as TrafficStatus
@@ -52,7 +52,7 @@ class RoundHistory:
         """Note the round that `closing` closed, once it is applied."""
         if self.rounds and closing.round - 1 <= self.rounds[-1].round:
             return
-        contributors = tokens_by_peer(closing.updates)
+        contributors = closing.trained
         mark, self._mark = self._mark, self._traffic.snapshot()
         self.rounds.append(
             RoundStatus(
@@ -86,7 +86,8 @@ class RoundHistory:
         )
 
     def _thin_out(self) -> None:
-        """Who contributed is kept for the newest rounds, in a large swarm for fewer; parts and roots for some more."""
+        """Who contributed is kept for the newest rounds, in a large swarm for fewer; parts and coordinator for
+        some more. Roots stay: others' are compared with them."""
         num_rows = 0
         for age, entry in enumerate(reversed(self.rounds)):
             num_rows += len(entry.contributions)
@@ -94,7 +95,7 @@ class RoundHistory:
                 del entry.contributions[:]
             if age >= _MOST_ROUNDS_WITH_PARTS:
                 del entry.parts[:]
-                entry.ClearField("state_root")
+                entry.ClearField("coordinator")
                 return
 
     def this_round(self) -> list[TrafficStatus]:
@@ -119,7 +120,7 @@ class RoundHistory:
 
 def contributions(closing: Record, opening: Record) -> Iterator[ContributionStatus]:
     """Everybody that had a place in the round that `opening` began, and what of it is in the record that closed it."""
-    tokens = tokens_by_peer(closing.updates)
+    tokens = closing.trained
     num_updates = collections.Counter(part.peer_id for update in closing.updates for part in update.contributors)
     for entry in opening.roster:
         yield ContributionStatus(

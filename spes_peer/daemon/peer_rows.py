@@ -11,7 +11,7 @@ from spes_peer.identity import PeerId
 from spes_peer.logs import plain
 from spes_peer.node import Node
 from spes_peer.run.peers import Role
-from spes_peer.run.records import Record, tokens_by_peer
+from spes_peer.run.records import Record
 from spes_peer.wire.control_pb2 import PeerStatus
 from spes_peer.wire.control_pb2 import Traffic as TrafficStatus
 
@@ -26,7 +26,7 @@ def peer_rows(node: Node, record: Record, coordinator: PeerId | None) -> Iterabl
     for flow in node.traffic.flows():
         row = TrafficStatus(transport=flow.transport, bytes_sent=flow.sent_bytes, bytes_received=flow.received_bytes)
         flows.setdefault(flow.peer, []).append(row)
-    trained, seconds = tokens_by_peer(record.updates), _seconds_before(node, record)
+    trained, seconds = record.trained, _seconds_before(node, record)
     places = {entry.peer_id: entry for entry in record.roster}
     others = sorted({*node.entries, *places} - {node.peer_id}, key=lambda peer: (node.name_of(peer), peer))
     for peer in (node.peer_id, *others):

@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 0.3  # for a departure to reach the coordinator before the stream is closed
 _HAND_OVER_SECONDS = 2.0  # at most, for those who are just fetching what this peer alone may have
 _LOOK_SECONDS = 0.25
+_SHOW_SECONDS = 0.5
 _BUSY_BYTES = 64 << 10  # in that time; less is talk
 _FIRST_LOOK_SECONDS = 5.0  # for somebody of the run, before a peer goes on from its own folder
 _SOMEWHERE = "192.0.2.1"  # any address outside: only the route to it is looked up, nothing is sent there
@@ -127,6 +128,8 @@ class Daemon:
         self._ending = asyncio.Event()
         self._member: Member | None = None
         self._collector: Collector | None = None
+        self._num_records = 0
+        """Of the run, as whoever introduced us had it; 0 while nobody has."""
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[Any] | None = None
         self._control: ControlServer | None = None
@@ -242,6 +245,7 @@ class Daemon:
         await self._look_whether_to_rest(node, trainer)
         introducers = [introduction.entry] if introduction is not None else []
         await self._start(node, trainer, [*introducers, *known.bootstrap_nodes], stack)
+        self._num_records = introduction.head_round + 1 if introduction is not None else 0
         await self._take_part(node, trainer, known, arrival.keep_in_touch(node, introduction is not None))
 
     async def _look_whether_to_rest(self, node: Node, trainer: TrainerHost) -> None:
@@ -306,7 +310,8 @@ class Daemon:
                 for loop in (keeping_in_touch, node.upkeep()):  # which also tell what time it is
                     tasks.create_task(loop)
                 await self._unless_ending(refuse_if_online(node))
-                await self._unless_ending(first_record(node, lambda why: self._phases.say("syncing", why)))
+                tasks.create_task(self._show_what_moves(node))
+                await self._unless_ending(self._first_record(node))
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._resting.reasons
                 )
@@ -340,6 +345,22 @@ class Daemon:
             doing.cancel()
             ending.cancel()
             await asyncio.gather(doing, ending, return_exceptions=True)
+
+    async def _first_record(self, node: Node) -> None:
+        with self._phases.measuring(
+            "fetching records", "records", lambda: node.chain.num_records, lambda: self._num_records
+        ):
+            await first_record(node, lambda why: self._phases.say("syncing", why))
+
+    async def _show_what_moves(self, node: Node) -> None:
+        """Let watchers see bytes move and what takes long, for ever: nothing else happens meanwhile."""
+        was_moving = False
+        while True:
+            await asyncio.sleep(_SHOW_SECONDS)
+            is_moving = self._phases.progress is not None or bool(node.transfers.in_flight)
+            if is_moving or was_moving:
+                self.board.touch()
+            was_moving = is_moving
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run beside everything else; a fault of a peer or of a child in it is logged and ends it alone."""

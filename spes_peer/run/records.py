@@ -127,6 +127,11 @@ class Record:
         return SealedRecord(self, convert.encode(self))
 
     @cached_property
+    def trained(self) -> dict[PeerId, int]:
+        """Whose training its updates hold, and how many tokens of it."""
+        return tokens_by_peer(self.updates)
+
+    @cached_property
     def members(self) -> frozenset[PeerId]:
         """Who is on the roster."""
         return frozenset(entry.peer_id for entry in self.roster)

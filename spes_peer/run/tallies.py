@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spes_peer.identity import PeerId
-from spes_peer.run.records import Record, tokens_by_peer
+from spes_peer.run.records import Record
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Tallies:
 
     def after(self, record: Record) -> "Tallies":
         """… once `record`, the next one, is there too."""
-        if not (trained := tokens_by_peer(record.updates)):
+        if not (trained := record.trained):
             return self
         risen = {
             peer: Tally(self.of(peer).tokens + tokens, self.of(peer).rounds + 1) for peer, tokens in trained.items()
