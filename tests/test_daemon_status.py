@@ -1,6 +1,7 @@
 """What a watcher is told of phases, of this machine's troubles, and of the daemon's own processes."""
 
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +10,20 @@ from spes_peer import __version__, troubles
 from spes_peer.daemon.history import RoundHistory
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.status import LogRing, add_machine
-from spes_peer.daemon.status_words import in_words
+from spes_peer.daemon.status_words import in_words, progress_words
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.identity import PeerId
 from spes_peer.process import Service
-from spes_peer.wire.control_pb2 import PeerStatus, Status
+from spes_peer.wire.control_pb2 import (
+    DeviceStatus,
+    ExchangeStatus,
+    Given,
+    PeerStatus,
+    Progress,
+    RoundPart,
+    Status,
+    Transfer,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +85,57 @@ def test_the_status_says_how_much_of_the_disk_is_taken_and_may_be() -> None:
     assert "disk 1.20 GB\n" in in_words(Status(disk_used_bytes=1_200_000_000)) + "\n"
     both = Status(disk_used_bytes=1_200_000_000, disk_limit_bytes=20_000_000_000)
     assert "disk 1.20 GB of 20.00 GB" in in_words(both)
+
+
+def test_the_status_says_in_short_lines_what_a_volunteer_asks_first() -> None:
+    status = Status(
+        device=DeviceStatus(
+            name="cuda:0 NVIDIA RTX 4090",
+            used_bytes=14 * 10**9,
+            own_bytes=6 * 10**9,
+            total_bytes=24 * 10**9,
+            use=0.97,
+            temperature=71,
+        ),
+        exchange=ExchangeStatus(
+            transfers=[
+                Transfer(direction="down", bytes_per_second=1e6),
+                Transfer(direction="down", bytes_per_second=2e6),
+                Transfer(direction="up", bytes_per_second=250_000),
+            ],
+            num_queued=4,
+        ),
+        given=Given(tokens=1_234_567, rounds=12, seconds=5400, bytes_sent=9_876_543),
+        parts=[RoundPart(name="apply", seconds=2), RoundPart(name="train", seconds=31.4), RoundPart(name="encode")],
+    )
+    lines = in_words(status).splitlines()
+    assert "device cuda:0 NVIDIA RTX 4090  14.0 of 24.0 GB used, 6.0 GB by the trainer  97% busy  71 °C" in lines
+    assert "transfers  2 down at 3.00 MB/s  1 up at 0.25 MB/s  4 wait for a place" in lines
+    assert "this round so far  apply 2 s  train 31 s" in lines
+    assert "given so far  1,234,567 tokens in 12 rounds  1.5 h of training  9.9 MB sent" in lines
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    status = Status(device=DeviceStatus(name="cpu", use=-1), exchange=ExchangeStatus())
+    lines = in_words(status).splitlines()
+    assert "device cpu" in lines
+    assert not any(line.startswith(("transfers", "given", "this round")) for line in lines)
+
+
+def test_progress_says_how_far_it_is_and_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1010.0)
+    fetching = Progress(what="fetching the snapshot", unit="bytes", done=20e6, whole=60e6, since_at=1000.0)
+    assert progress_words(fetching, 5e6) == "fetching the snapshot  20.0 of 60.0 MB  5.0 MB/s  8 s left"
+    assert progress_words(fetching) == "fetching the snapshot  20.0 of 60.0 MB"  # what was here before says nothing
+    replaying = Progress(what="replaying records", unit="records", done=0, whole=12, since_at=1000.0)
+    assert progress_words(replaying) == "replaying records  0 of 12 records"
+    replaying.done = 3
+    assert progress_words(replaying) == "replaying records  3 of 12 records  0.3 records/s  30 s left"
+    unknown = Progress(what="fetching records", unit="records", done=1500, since_at=1000.0)
+    assert progress_words(unknown) == "fetching records  1,500 records"
+    transfers = [Transfer(direction="down", bytes_per_second=5e6), Transfer(direction="up", bytes_per_second=9e6)]
+    status = Status(progress=fetching, exchange=ExchangeStatus(transfers=transfers))
+    assert progress_words(fetching, 5e6) in in_words(status).splitlines()
 
 
 def test_what_is_wrong_with_the_dht_is_said_of_its_node_while_it_runs() -> None:

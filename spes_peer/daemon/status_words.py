@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from spes_peer.logs import plain
-from spes_peer.wire.control_pb2 import Phase, Status
+from spes_peer.wire.control_pb2 import DeviceStatus, ExchangeStatus, Given, Phase, Progress, Status
 
 
 def in_words(status: Status) -> str:
@@ -18,6 +18,8 @@ def in_words(status: Status) -> str:
         _phase_line(status.phase, names, "doing"),
         *(f"trouble: {trouble}" for trouble in status.troubles),
     ]
+    if status.HasField("progress"):
+        lines.append(progress_words(status.progress, _down_rate(status.exchange)))
     if status.reachability_why:
         lines.append(f"others reach this peer: {status.reachability}  ({status.reachability_why})")
     if status.round_phase.name:
@@ -25,6 +27,8 @@ def in_words(status: Status) -> str:
     for service in status.services:
         line = f"{service.name} {service.state}  for {max(0.0, time.time() - service.since_at):.0f} s"
         lines.append(f"{line}  ({service.why})" if service.why else line)
+    if status.HasField("device"):
+        lines.append(_device_line(status.device))
     for subset in status.subsets:
         owners = ", ".join(names.get(owner, owner[-8:]) for owner in subset.owners) or "nobody"
         lines.append(f"subset {subset.subset}  experts {_ranges(subset.experts)}  trained by {owners}")
@@ -37,6 +41,10 @@ def in_words(status: Status) -> str:
     for traffic in status.traffic:
         sent, received = traffic.bytes_sent / 1e6, traffic.bytes_received / 1e6
         lines.append(f"{traffic.transport}  {sent:.1f} MB sent  {received:.1f} MB received")
+    if status.exchange.transfers or status.exchange.num_queued:
+        lines.append(_transfers_line(status.exchange))
+    if lived := [part for part in status.parts if part.seconds >= 1]:
+        lines.append("this round so far  " + "  ".join(f"{part.name} {part.seconds:.0f} s" for part in lived))
     if status.rounds:
         last = status.rounds[-1]
         lines.append(
@@ -47,7 +55,57 @@ def in_words(status: Status) -> str:
         lines.append(_disk_line(status))
     if known := [entry for entry in status.rounds if entry.held_out_loss >= 0]:
         lines.append(f"held-out loss {known[-1].held_out_loss:.3f} after round {known[-1].round}")
+    if status.HasField("given"):
+        lines.append(_given_line(status.given))
     return "\n".join(map(plain, lines))
+
+
+def progress_words(progress: Progress, bytes_per_second: float = 0.0) -> str:
+    """What takes long, how far it is, at what rate, and how long it may still take. Bytes come at the rate that is
+    given, for some may have been here before; everything else at the rate so far."""
+    unit, scale = ("MB", 1e6) if progress.unit == "bytes" else (progress.unit, 1.0)
+    done, whole, digits = progress.done / scale, progress.whole / scale, 1 if scale > 1 else 0
+    if not whole:
+        return f"{progress.what}  {done:,.{digits}f} {unit}"
+    words = f"{progress.what}  {done:,.{digits}f} of {whole:,.{digits}f} {unit}"
+    if progress.unit == "bytes":
+        rate = bytes_per_second / scale
+    else:
+        rate = done / max(time.time() - progress.since_at, 0.001)
+    return f"{words}  {rate:,.1f} {unit}/s  {max(0.0, whole - done) / rate:.0f} s left" if rate > 0 else words
+
+
+def _down_rate(exchange: ExchangeStatus) -> float:
+    return sum(move.bytes_per_second for move in exchange.transfers if move.direction == "down")
+
+
+def _device_line(device: DeviceStatus) -> str:
+    line = f"device {device.name}"
+    if device.total_bytes:
+        used, own, total = (size / 1e9 for size in (device.used_bytes, device.own_bytes, device.total_bytes))
+        line += f"  {used:.1f} of {total:.1f} GB used, {own:.1f} GB by the trainer"
+    if device.use >= 0:
+        line += f"  {device.use:.0%} busy"
+    return f"{line}  {device.temperature:.0f} °C" if device.temperature else line
+
+
+def _transfers_line(exchange: ExchangeStatus) -> str:
+    words = []
+    for direction in ("down", "up"):
+        if moves := [move for move in exchange.transfers if move.direction == direction]:
+            rate = sum(move.bytes_per_second for move in moves)
+            words.append(f"{len(moves)} {direction} at {rate / 1e6:.2f} MB/s")
+    if exchange.num_queued:
+        words.append(f"{exchange.num_queued} wait for a place")
+    return "transfers  " + "  ".join(words)
+
+
+def _given_line(given: Given) -> str:
+    rounds = "round" if given.rounds == 1 else "rounds"
+    return (
+        f"given so far  {given.tokens:,} tokens in {given.rounds:,} {rounds}  {given.seconds / 3600:.1f} h of training"
+        f"  {given.bytes_sent / 1e6:.1f} MB sent"
+    )
 
 
 def _disk_line(status: Status) -> str:
