@@ -68,10 +68,8 @@ def progress_words(progress: Progress, bytes_per_second: float = 0.0) -> str:
     if not whole:
         return f"{progress.what}  {done:,.{digits}f} {unit}"
     words = f"{progress.what}  {done:,.{digits}f} of {whole:,.{digits}f} {unit}"
-    if progress.unit == "bytes":
-        rate = bytes_per_second / scale
-    else:
-        rate = done / max(time.time() - progress.since_at, 0.001)
+    seconds = max(time.time() - progress.since_at, 0.001)
+    rate = bytes_per_second / scale if progress.unit == "bytes" else done / seconds
     return f"{words}  {rate:,.1f} {unit}/s  {max(0.0, whole - done) / rate:.0f} s left" if rate > 0 else words
 
 
