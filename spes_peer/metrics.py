@@ -54,6 +54,9 @@ def metrics_of(status: Status) -> Iterator[Metric]:
         ("trainer_memory_bytes", "Resident bytes of the trainer.", status.training.memory_bytes),
         ("disk_bytes", "Bytes that the state folder takes.", status.disk_used_bytes),
         ("paused", "Whether its owner has paused it.", status.is_paused),
+        ("awaited_peers", "Peers that the daemon waits for now.", len(status.phase.waiting_for)),
+        ("transfers", "Blobs on their way now.", len(status.exchange.transfers)),
+        ("queued_transfers", "Blobs that wait for a place.", status.exchange.num_queued),
         ("troubles", "What is wrong with this machine now: so many things.", len(status.troubles)),
         ("start_time_seconds", "Unix seconds of the daemon's start.", status.started_at),
     ):
@@ -63,6 +66,8 @@ def metrics_of(status: Status) -> Iterator[Metric]:
     yield phase
     yield from _of_rounds(status)
     yield from _of_others(status)
+    yield from _of_this_machine(status)
+    yield from _of_what_was_given(status)
 
 
 def _of_rounds(status: Status) -> Iterator[Metric]:
@@ -71,6 +76,11 @@ def _of_rounds(status: Status) -> Iterator[Metric]:
     last = status.rounds[-1]
     yield GaugeMetricFamily("spes_peer_round_seconds", "What the last closed round took.", value=last.seconds)
     yield GaugeMetricFamily("spes_peer_round_tokens", "Tokens that all trained in it.", value=float(last.tokens))
+    yield GaugeMetricFamily("spes_peer_round_update_bytes", "Bytes of its updates.", value=float(last.update_bytes))
+    parts = GaugeMetricFamily("spes_peer_round_part_seconds", "How long this peer was in it.", labels=["part"])
+    for part in last.parts:
+        parts.add_metric([part.name], part.seconds)
+    yield parts
     if last.train_loss >= 0:  # else nobody contributed
         yield GaugeMetricFamily("spes_peer_training_loss", "Mean training loss in it.", value=last.train_loss)
     if known := [one.held_out_loss for one in status.rounds if one.held_out_loss >= 0]:
@@ -91,6 +101,30 @@ def _of_others(status: Status) -> Iterator[Metric]:
         moved.add_metric([flow.transport, "sent"], float(flow.bytes_sent))
         moved.add_metric([flow.transport, "received"], float(flow.bytes_received))
     yield moved
+
+
+def _of_this_machine(status: Status) -> Iterator[Metric]:
+    device = status.device
+    if device.total_bytes:
+        memory = GaugeMetricFamily("spes_peer_device_memory_bytes", "Of the device that trains.", labels=["of"])
+        for of, value in (("all", device.used_bytes), ("self", device.own_bytes), ("total", device.total_bytes)):
+            memory.add_metric([of], float(value))
+        yield memory
+    if device.name and device.use >= 0:
+        yield GaugeMetricFamily("spes_peer_device_use_ratio", "Share of time that it is busy.", value=device.use)
+    if device.temperature:
+        yield GaugeMetricFamily("spes_peer_device_celsius", "How warm it is.", value=device.temperature)
+
+
+def _of_what_was_given(status: Status) -> Iterator[Metric]:
+    given = status.given
+    for name, about, value in (
+        ("tokens", "Tokens that this peer trained and a record took in, over all its starts.", given.tokens),
+        ("rounds", "Rounds in which it contributed, over all its starts.", given.rounds),
+        ("seconds", "Seconds in which it trained, over all its starts.", given.seconds),
+        ("bytes", "Bytes that it sent, over all its starts.", given.bytes_sent),
+    ):
+        yield CounterMetricFamily(f"spes_peer_given_{name}", about, value=float(value))
 
 
 class _OfDaemon(Collector):

@@ -73,6 +73,22 @@ async def test_a_scraper_reads_the_status_as_it_is_then() -> None:
         await read(port)
 
 
+async def test_device_and_gifts_are_figures_too_where_they_are_known() -> None:
+    now, port = status(), free_port()
+    now.device.name, now.device.use, now.device.temperature = "cuda:0", 0.5, 71.0
+    now.device.used_bytes, now.device.own_bytes, now.device.total_bytes = 6, 5, 8
+    now.given.tokens = 1000
+    del now.rounds[-1].parts[:]
+    now.rounds[-1].parts.add(name="train", seconds=4.5)
+    with served(Address("127.0.0.1", port), lambda: now):
+        values = await read(port)
+    assert values["spes_peer_device_memory_bytes", "self"] == 5
+    assert values["spes_peer_device_use_ratio", ""] == 0.5
+    assert values["spes_peer_device_celsius", ""] == 71
+    assert values["spes_peer_given_tokens_total", ""] == 1000
+    assert values["spes_peer_round_part_seconds", "train"] == 4.5
+
+
 async def test_a_daemon_that_has_just_started_has_figures_too() -> None:
     port = free_port()
     with served(Address("127.0.0.1", port), Status):

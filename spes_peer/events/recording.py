@@ -82,10 +82,10 @@ class Recording:
             yield (at := cursor.next_at), cursor.status_at(at)
 
     def events(self) -> Iterator[Event]:
-        """All that happened, in order; what is damaged is left out."""
-        for _, line in self.lines_from(_BEGINNING):
+        """All that happened, in order; what is damaged is left out. First a picture, where what was before is gone."""
+        for place, line in self.lines_from(_BEGINNING):
             event = event_of(line)
-            if event is not None and event.WhichOneof("kind") != "picture":
+            if event is not None and (event.WhichOneof("kind") != "picture" or place == self._pictures[0]):
                 yield event
 
     def lines_from(self, place: _Place) -> Iterator[tuple[_Place, bytes]]:
