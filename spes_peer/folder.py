@@ -15,7 +15,7 @@ from typing import IO
 
 from spes_peer import events
 from spes_peer.errors import BadConfiguration
-from spes_peer.files import write_whole
+from spes_peer.files import UNFINISHED, write_whole
 from spes_peer.identity import Identity
 from spes_peer.run.manifest import SignedManifest
 
@@ -26,6 +26,16 @@ KEY_FILE = "identity.key"
 DAEMON_LOG = "daemon.log"
 LOCK_FILE = "lock"
 KNOWN_NODES_FILE = "known-nodes.json"
+CACHE = "cache"
+"""A folder for what libraries and drivers keep to be faster the next time."""
+_OWN = frozenset(
+    {
+        *(MANIFEST_FILE, SNAPSHOTS_FILE, INCARNATION_FILE, KEY_FILE, LOCK_FILE, KNOWN_NODES_FILE, CACHE, events.FOLDER),
+        *("logs", "tunnels", "blobs", "records", "trainer", "ballots", "p2pd", "proposal", ".writable"),
+        *("control.sock", "peer.sock", "dht.key", "dht.json", "paused", "given.json", "traffic-today.json"),
+    }
+)
+"""Names of all that a volunteer's daemon and its processes write into its folder; a test looks that it is all."""
 # sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.05  # whoever looks whether a daemon runs holds it for a moment
 _LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
@@ -42,6 +52,15 @@ def holder_of(folder: Path) -> str:
     except OSError:
         pass
     return ""
+
+
+def own_content(folder: Path) -> list[Path]:
+    """What a volunteer's daemon has put into its state folder. Whatever else lies there is not ours to remove."""
+    try:
+        there = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in there if path.name in _OWN or path.name.endswith(UNFINISHED)]
 
 
 def check_length(folder: Path) -> None:

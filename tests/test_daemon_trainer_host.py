@@ -84,7 +84,7 @@ class Scene:
         self.restarts = 0
         coming = list(processes)
 
-        def start(_log: Path, _has_low_priority: bool) -> Any:
+        def start(*_: Any) -> Any:
             self.started.append(coming.pop(0))
             return self.started[-1]
 

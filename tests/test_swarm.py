@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from real_swarm import Place, Run, is_alive, organized, place, small_run, until
 
+from spes_peer.folder import own_content
+
 __all__ = ["organized", "place"]
 
 
@@ -144,6 +146,8 @@ def test_a_latecomer_catches_up_pauses_resumes_and_leaves(organized: Run) -> Non
 
     assert place.run("leave", "--data-dir", str(place.path / "latecomer")).returncode == 0
     assert latecomer.wait(timeout=120) == 0
+    left = place.path / "latecomer"
+    assert own_content(left) == sorted(left.iterdir())
     before = int(place.status("veteran")["rounds"][-1]["round"])
     organized.until_round("veteran", before + 2)  # the run goes on without it
 

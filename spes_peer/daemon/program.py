@@ -35,7 +35,7 @@ from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
 from spes_peer.exchange.newcomer import newest_of, refuse_if_over
 from spes_peer.exchange.relays import RelayLimits
-from spes_peer.folder import MANIFEST_FILE, StateFolder
+from spes_peer.folder import CACHE, MANIFEST_FILE, StateFolder
 from spes_peer.following.records import first_record
 from spes_peer.guest.allowance import TODAY_FILE, Today
 from spes_peer.guest.rules import GuestRules, in_words
@@ -273,6 +273,7 @@ class Daemon:
                 memory_part=self.settings.memory_part,
                 max_subsets=self.settings.max_subsets,
                 has_low_priority=self.settings.has_low_priority,
+                cache_folder=self._folder.path / CACHE,
             )
         )
 

@@ -54,6 +54,8 @@ class TrainerSettings:
     """To train, at most; 0 takes what fits."""
     has_low_priority: bool = False
     """Among all programs of the machine."""
+    cache_folder: Path | None = None
+    """For what its libraries keep to be faster the next time; None leaves them where they like."""
     stall_seconds: float = STALL_SECONDS
     """Without a sign of life, or in one step that takes ten times as long as any before, after which it is killed."""
 
@@ -64,7 +66,7 @@ class TrainerHost:
     def __init__(
         self,
         settings: TrainerSettings,
-        start_process: Callable[[Path, bool], TrainerProcess] = TrainerProcess.start,
+        start_process: Callable[[Path, bool, Path | None], TrainerProcess] = TrainerProcess.start,
         witness: MemoryWitness | None = None,
     ) -> None:
         self.on_progress: Callable[[TrainProgress], None] = lambda _progress: None
@@ -119,7 +121,7 @@ class TrainerHost:
         settings = self._settings
         # of a trainer that was killed while it saved; each is as large as a checkpoint
         await asyncio.to_thread(remove_litter, settings.state_folder, older_than_seconds=0.0)
-        process = self._start_process(settings.log_path, settings.has_low_priority)
+        process = self._start_process(settings.log_path, settings.has_low_priority, settings.cache_folder)
         process.on_progress = lambda progress: self.on_progress(progress)
         process.on_beat = self._take_beat
         self._watch, self._beat = StallWatch(settings.stall_seconds), None

@@ -52,6 +52,12 @@ REDUCE_SECONDS = 300.0
 LAST_STEP_SECONDS = 600.0  # beyond `stop_at`: the step it is in, and the encoding of all offers
 
 
+def _caches_in(folder: Path | None) -> dict[str, str]:
+    """Environment for torch's compiler, Triton and CUDA's; by itself each writes into another place of the user's."""
+    names = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "CUDA_CACHE_PATH": "cuda"}
+    return {} if folder is None else {name: str(folder / inside) for name, inside in names.items()}
+
+
 class TrainerProcess:
     """One trainer process. Every method raises `ChildFailed` with the reason when there is no answer."""
 
@@ -64,9 +70,12 @@ class TrainerProcess:
         child.on_event = self._take_event
 
     @classmethod
-    def start(cls, log_path: Path, has_low_priority: bool = False) -> "TrainerProcess":
-        """Start the process; call inside a running loop."""
-        child = Child.start("trainer", "spes_peer.training", log_path)
+    def start(
+        cls, log_path: Path, has_low_priority: bool = False, cache_folder: Path | None = None
+    ) -> "TrainerProcess":
+        """Start the process; call inside a running loop. What torch and the driver keep for the next time goes into
+        `cache_folder`, or where they like."""
+        child = Child.start("trainer", "spes_peer.training", log_path, _caches_in(cache_folder))
         if has_low_priority:
             let_others_go_first(child.pid)
         return cls(child)
