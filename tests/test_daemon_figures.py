@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 from daemon_parts import OTHER, QUICK, Scene, closing, entry_of, following, make_node, status_of
 from exchange_nodes import eventually
+from rounds_swarm import BOOTSTRAP
 
 from spes_peer import __version__
+from spes_peer.blobs import BlobName
 from spes_peer.identity import Identity
 from spes_peer.node import Node
+from spes_peer.rounds.messages import Contribution, ReduceInput, ReduceOrder, ReduceTask, UpdateNotice, UpdateReport
 from spes_peer.run.manifest import Manifest
-from spes_peer.training.work import UNKNOWN, DeviceFigures
+from spes_peer.training.work import UNKNOWN, BlockReduced, DeviceFigures
 from spes_peer.wire.control_pb2 import PeerStatus
 
 
@@ -122,3 +125,33 @@ def test_transfers_of_the_moment_and_those_that_ended_are_told_with_the_owners_l
     assert 0 <= transfer.bytes_per_second <= 1_000
     assert (ended.what, ended.direction, ended.bytes_done) == ("blob ffffffff", "up", 500)
     assert (exchange.max_upload, exchange.max_download) == (1_000_000, 0)
+
+
+async def test_what_travels_in_a_round_is_called_by_what_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, block = scene.node, scene.node.layout.shared_blocks[0]
+    theirs, made, told = (BlobName(f"{number:064x}") for number in (1, 2, 3))
+
+    async def fetch(_name: str, _size_bytes: int, _sources: object) -> None:
+        pass
+
+    async def reduce_block(_task: ReduceTask) -> BlockReduced:
+        return BlockReduced(made, 10, ())
+
+    monkeypatch.setattr(node.fetcher, "fetch", fetch)
+    monkeypatch.setattr(scene.trainer, "reduce_block", reduce_block, raising=False)
+    async with scene.living():
+        node.chain.append(following(node, node.identity, OTHER))
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        (contribution,) = scene.sent_of(Contribution)
+        kinds = {node.blob_words.of(offer.blob).partition(" of ")[0] for offer in contribution.offers}
+        assert kinds == {"offer"}
+        say = scene.member.follower.attendance.on_message
+        inputs = (ReduceInput(OTHER.peer_id, theirs, node.layout.offer_bytes(block), 1.0, 1, 1.0),)
+        say(BOOTSTRAP, ReduceOrder(1, (ReduceTask(block.id, (node.peer_id,), inputs),)))
+        say(BOOTSTRAP, UpdateNotice(1, block.id, told, node.layout.mean_bytes(block), ()))
+        await eventually(lambda: bool(scene.sent_of(UpdateReport)))
+    assert [node.blob_words.of(name) for name in (theirs, made, told)] == [
+        "offer of shared parameters",
+        "update of shared parameters",
+        "update of shared parameters",
+    ]

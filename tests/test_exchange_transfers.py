@@ -111,6 +111,13 @@ def test_a_rate_is_of_the_last_few_seconds_and_none_once_nothing_comes(clock: Cl
     assert move.since_at == 1e9 + 1000.0
 
 
+def test_what_took_no_time_has_no_rate(clock: Clock) -> None:
+    with Transfers().fetching("blob", 1_000) as move:
+        move.add(1_000, ALDER, "grpc")
+        clock.now += 0.01
+    assert move.bytes_per_second(clock.now) == 0.0
+
+
 def test_what_two_sources_send_of_the_same_does_not_make_a_blob_larger(clock: Clock) -> None:
     with Transfers().fetching("blob", 1_000) as move:
         move.add(900, ALDER, "grpc")

@@ -240,6 +240,7 @@ class RoundWork:
         )
         self._send(self.reports[task.block])
         if reduced.blob:
+            self._name("update", ((task.block, reduced.blob),))
             self._hold_now(reduced.blob)
 
     def _is_wanted(self, task: ReduceTask) -> bool:

@@ -20,6 +20,7 @@ Direction = Literal["down", "up"]
 
 _WINDOW_SECONDS = 5.0  # of which a rate is
 _MARK_SECONDS = 1.0
+_TELLING_SECONDS = 0.05  # what is sent in less lies in a buffer of this machine
 _IDLE_SECONDS = 2.0  # after which who was served is not expected to ask for more
 _MOST_ENDED = 32
 _MOST_SERVED = 128  # at a time; of more, those that end next are said to have ended
@@ -62,9 +63,10 @@ class Move:
         self.transports[transport] = None
 
     def bytes_per_second(self, now: float) -> float:
-        """Over the last few seconds; over all of its time, once it has ended."""
+        """Over the last few seconds; over all of its time once it has ended, 0 if that was too short to tell."""
         if self.ended is not None:
-            return self.bytes_done / max(self.ended - self.began, 0.001)
+            seconds = self.ended - self.began
+            return self.bytes_done / seconds if seconds >= _TELLING_SECONDS else 0.0
         since, before = next(((at, done) for at, done in self.marks if now - at <= _WINDOW_SECONDS), (now, 0))
         return (self.bytes_done - before) / max(now - since, _MARK_SECONDS) if since < now else 0.0
 
