@@ -20,7 +20,6 @@ from tui_statuses import NOW, status, status_before_the_first_round
 import tui
 from spes_peer.control import ControlClient, ControlServer
 from tui.help import HelpScreen
-from tui.log import LogPanel
 from tui.picture import draw
 
 
@@ -61,17 +60,59 @@ async def test_the_log_follows_its_end_when_it_shrinks_until_somebody_scrolls_up
 ) -> None:
     async with dashboard(socket_path).run_test(size=(120, 44)) as pilot:
         await pilot.press("6")
-        await shows(pilot, "round closed round=23")
+        await shows(pilot, "round closed round=23", "following")
         await pilot.resize_terminal(120, 36)
         for number in (25, 26):
             program.show(status(number))
             await shows(pilot, f"round closed round={number - 1}")
-        log = pilot.app.query_one(LogPanel).body
-        log.scroll_to(y=0, animate=False)
-        await until(pilot, lambda: log.scroll_y == 0)
+        await pilot.press("home")
+        await shows(pilot, "round opened round=1 ", "not following")
         program.show(status(27))
-        await shows(pilot, "round 27")
-        assert log.scroll_y == 0
+        await shows(pilot, "round 27", "78 of 78 lines", "round opened round=1 ")
+        await pilot.press("t")
+        await shows(pilot, "round closed round=26", "following")
+
+
+async def test_the_log_shows_levels_and_lines_with_a_word(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 24)) as pilot:
+        await pilot.press("6")
+        await shows(pilot, "69 of 69 lines")
+        await pilot.press("v")
+        await shows(pilot, "4 of 69 lines", "warnings and errors", "a fetch goes on with another source")
+        await pilot.press("v")
+        await shows(pilot, "0 of 69 lines", "no line passes")
+        await pilot.press("v", "f", *"round=7 ")
+        await shows(pilot, "3 of 69 lines", "with round=7")
+        await pilot.press("enter", "2", "6")
+        await shows(pilot, "3 of 69 lines")
+        await pilot.press("escape")
+        await shows(pilot, "69 of 69 lines")
+
+
+async def test_the_log_is_searched_from_its_end_and_on(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 16), notifications=True) as pilot:
+        await pilot.press("6")
+        await shows(pilot, "69 of 69 lines")
+        await pilot.press("slash", *"held_out", "enter")
+        await shows(pilot, "round closed round=23")
+        for round_ in (22, 21, 20, 19, 18, 16, 15):
+            await pilot.press("n")
+            await shows(pilot, f"round closed round={round_}")
+        await pilot.press("N", "N", "N", "N")
+        await shows(pilot, "not following")
+        await pilot.press("slash", *"nowhere", "enter")
+        await shows(pilot, "no line has nowhere")
+        await pilot.press("escape", "n")
+        await shows(pilot, "search with / first")
+
+
+async def test_c_copies_the_lines_that_are_shown(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 24), notifications=True) as pilot:
+        await pilot.press("6", "v")
+        await shows(pilot, "4 of 69 lines")
+        await pilot.press("c")
+        await shows(pilot, "copied 4 lines")
+        assert pilot.app.clipboard.count("WARNING a fetch goes on with another source") == 4
 
 
 async def test_before_the_first_round_the_screen_says_what_is_missing(socket_path: Path, program: Program) -> None:
@@ -82,7 +123,7 @@ async def test_before_the_first_round_the_screen_says_what_is_missing(socket_pat
         await shows(pilot, "claimed by cedar")
         await pilot.press("6")
         await shows(pilot, "joined the run")
-        log = screen_of(pilot.app).split("─ log")[1].splitlines()  # type: ignore[arg-type]
+        log = screen_of(pilot.app).split(" lines ")[1].splitlines()  # type: ignore[arg-type]
         assert "joined the run" in log[1]  # a short log starts at the top
 
 

@@ -14,6 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from spes_peer.errors import UserError
+from tui import plain
 from tui.asking import LeaveScreen
 from tui.exchange import ExchangePage
 from tui.experts import ExpertsPage
@@ -43,7 +44,7 @@ class Dashboard(App[str]):
     COMMAND_PALETTE_DISPLAY = "^p"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(str(number), f"open('{name}')", "screens", key_display="1-6", show=number == 1)
+            Binding(str(number), f"open('{name}')", show=False)  # the tabs say so
             for number, name in enumerate(_NAMES, start=1)
         ),
         Binding("p", "pause", "pause"),
@@ -59,6 +60,8 @@ class Dashboard(App[str]):
         for theme in (DARK_THEME, LIGHT_THEME):
             self.register_theme(theme)
         self.theme = DARK_THEME.name
+        if plain.is_needed():
+            self._filters.append(plain.Plain())
         self._feed = feed
         self._memory = Memory()
         self._drawn = (-1, 0, "")  # number of the status, second, page

@@ -16,7 +16,7 @@ def bar(fraction: float, width: int, colour: str) -> Content:
     """A thin progress bar, in half cells."""
     halves = round(share(fraction, 1) * width * 2) if width > 0 else 0
     done = "━" * (halves // 2) + "╸" * (halves % 2)
-    return Content.assemble((done, colour), ("━" * max(0, width - len(done)), LINE))
+    return Content.assemble((done, colour), ("─" * max(0, width - len(done)), LINE))
 
 
 def sparkline(values: Sequence[float], width: int, colour: str) -> Content:
