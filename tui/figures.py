@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable
 
 NONE = "–"
 _DAY_SECONDS = 86_400
@@ -47,10 +48,12 @@ def percent(part: float) -> str:
 
 
 def brief(seconds: float) -> str:
-    """A length of time: 0.8 s, 6 s, 12:34."""
+    """A length of time: 23 ms, 0.8 s, 38 s, 12:34."""
+    if 0 < seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
     if 0 <= seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    return duration(seconds)
+    return duration(seconds) if seconds > 0 else NONE
 
 
 def hours(seconds: float) -> str:
@@ -75,9 +78,29 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{whole % 60:02}"
 
 
+def rate(bytes_per_second: float) -> str:
+    """12.3 MB/s; a dash where there is none."""
+    written = _scaled(bytes_per_second)
+    if written == NONE:
+        return NONE
+    digits = written.rstrip("".join(_UNITS))
+    return f"{digits} {written[len(digits) :]}B/s"
+
+
 def since(at: float, now: float) -> str:
     """How long ago a moment was, or nothing for the moment 0."""
     return duration(now - at) if at > 0 else ""
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0-3,7,9: numbers as short as they can be said."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def clock(at: float) -> str:

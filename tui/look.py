@@ -99,8 +99,8 @@ PHASES = {
 }
 """Colours of phases; the others move bytes and have `SPEED`."""
 
-PARTS = {"apply": TRAINING, "train": HELD_OUT, "encode": TRAINING, "exchange": SPEED, "wait": WARNING}
-"""Colours of the parts of a round."""
+PARTS = {"apply": SELF, "train": HELD_OUT, "encode": TRAINING, "exchange": SPEED, "wait": WARNING}
+"""Colours of the parts of a round, in the order in which it has them."""
 
 STATES = {"ONLINE": HELD_OUT, "JOINING": SPEED, "PAUSED": WARNING, "LEAVING": WARNING, "OFFLINE": ERROR}
 
