@@ -106,6 +106,8 @@ class SwarmClock:
         self._has_a_say = False
         self._times: dict[str, _Sample] = {}
         self._walls: dict[str, _Sample] = {}
+        self._hears_from = 0.0
+        """By the boot clock: what is heard before is not what is said then."""
 
     def time(self) -> float:
         """Unix seconds."""
@@ -122,9 +124,18 @@ class SwarmClock:
         self._has_a_say = True
         return self._set_by(now - self.time())
 
+    def wake(self, since: float) -> None:
+        """This machine slept, from after `since` by the boot clock: what others said meanwhile has waited for it, and is
+        heard only now."""
+        for samples in (self._times, self._walls):
+            for peer in [peer for peer, sample in samples.items() if sample.taken_at > since]:
+                del samples[peer]
+        self._hears_from = self._boot() + _AGREEMENT_SECONDS
+
     def note(self, peer: str, their_time: float) -> None:
         """It is `their_time` for a peer that counts. Nothing changes before `follow`."""
-        _keep(self._times, peer, their_time, self._boot())
+        if self._boot() >= self._hears_from:
+            _keep(self._times, peer, their_time, self._boot())
 
     def follow(self) -> float:
         """Go by most of those who count; the seconds by which that sets this clock, mostly 0."""
@@ -143,7 +154,8 @@ class SwarmClock:
 
     def note_wall(self, peer: str, their_wall: float, late_seconds: float = 0.0) -> None:
         """A peer's wall clock shows `their_wall` now, or did at most `late_seconds` ago."""
-        _keep(self._walls, peer, their_wall, self._boot(), late_seconds)
+        if self._boot() >= self._hears_from:
+            _keep(self._walls, peer, their_wall, self._boot(), late_seconds)
 
     def offset(self) -> tuple[float, int]:
         """Seconds by which our wall clock is ahead of the others', as the median of so many of them; 0 of none. Each
@@ -218,10 +230,11 @@ class ClockWatch:
 
     def look(self, now: Moment) -> None:
         """Compare with the last look."""
-        change = change_between(self._last, now)
+        change, since = change_between(self._last, now), self._last.boot
         self._last = now
         if change.suspended_seconds:
-            logger.warning("this peer did not run for a while seconds=%.0f", change.suspended_seconds)
+            logger.info("this machine slept for %.0f s and goes on", change.suspended_seconds)
+            self._swarm.wake(since)
             self._on_suspended(change.suspended_seconds)
         if change.stepped_seconds:
             logger.warning("the clock was set seconds=%+.0f", change.stepped_seconds)

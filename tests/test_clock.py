@@ -57,6 +57,27 @@ def test_without_others_our_clock_is_right(clocks: Clocks) -> None:
     assert not clocks.swarm.trouble
 
 
+def test_what_was_said_while_it_slept_does_not_move_it(clocks: Clocks) -> None:
+    watch = ClockWatch(clocks.swarm)
+    clocks.swarm.tell(clocks.wall)
+    start = clocks.wall
+    watch._last = Moment(clocks.wall, 0.0, clocks.boot)
+    clocks.passes(90)
+    for peer in ("a", "b"):  # before it has noticed, and after
+        clocks.swarm.note(peer, start + 20)
+        clocks.swarm.note_wall(peer, start + 20)
+    watch.look(Moment(clocks.wall, 90.0, clocks.boot))
+    for peer in ("a", "b"):
+        clocks.swarm.note(peer, start + 70)
+    watch.look(Moment(clocks.wall, 90.0, clocks.boot))
+    assert clocks.swarm.time() == pytest.approx(start + 90)
+    assert clocks.swarm.trouble == ""
+    clocks.passes(6)
+    for peer in ("a", "b"):
+        clocks.swarm.note(peer, start + 1000)
+    assert clocks.swarm.follow() == pytest.approx(904)
+
+
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_the_time_of_the_run_does_not_step_with_the_wall_clock(clocks: Clocks, step: float) -> None:
     start = clocks.swarm.time()

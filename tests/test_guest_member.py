@@ -1,13 +1,15 @@
 """What reasons to rest make a member do: at the end of the round or at once, and how it comes back."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 from daemon_parts import OTHER, QUICK, Scene, make_node
 from exchange_nodes import eventually
 
-from spes_peer.guest.rules import BY_OWNER, Reason
+from spes_peer.daemon.resting import Resting
+from spes_peer.guest.rules import BY_OWNER, Facts, GuestRules, Reason
 from spes_peer.identity import Identity
 from spes_peer.node import Node
 from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure, Excuse
@@ -152,3 +154,29 @@ async def test_with_its_upload_used_up_it_serves_the_round_under_way_and_then_no
         await eventually(lambda: scene.node._upload.is_used_up)
         scene.member.rest_for(())
         assert not scene.node._upload.is_used_up
+
+
+async def test_a_machine_that_gets_hot_is_left_alone_until_it_is_cool_again(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spes_peer.daemon.resting._LOOK_SECONDS", 0.001)
+    degrees, seconds = [60.0], itertools.count(0.0, 5.0)
+    resting = Resting(tmp_path, GuestRules(max_temperature=80.0))
+    resting.sense = lambda: Facts(1e9, next(seconds), temperature=degrees[0])
+    resting.on_change = lambda: scene.member.rest_for(resting.reasons)
+    async with scene.living():
+        looking = asyncio.create_task(resting.run())
+        await begin_round(scene)
+        scene.trainer.steps_made = 1
+        degrees[0] = 91.0
+        await eventually(lambda: bool(scene.sent_of(Contribution)))
+        assert scene.sent_of(Contribution)[0].steps == 1
+        await eventually(lambda: scene.phases.name == "paused")
+        assert scene.phases.message.why == "91 °C, too hot for its limit of 80 °C, goes on at 70 °C"
+        scene.tell(scene.next_record(OTHER))
+        await eventually(lambda: scene.trainer.is_resting)
+        before, degrees[0] = len(scene.sent_of(AdmissionRequest)), 65.0
+        await eventually(lambda: scene.trainer.is_waking)
+        scene.trainer.restart()
+        await eventually(lambda: len(scene.sent_of(AdmissionRequest)) > before)
+        looking.cancel()

@@ -205,7 +205,7 @@ def test_whoever_coordinates_may_die_freeze_or_leave_and_the_next_takes_over(pla
     until(lambda: time.time() > frozen_at + 15, "it is frozen for so long that it must notice")
     for process in reversed(processes):
         process.resume()
-    until(lambda: "this peer did not run for a while" in place.read(f"{frozen}.log"), "it notices")
+    until(lambda: "this machine slept for" in place.read(f"{frozen}.log"), "it notices")
     until_all_train(run, seen_by, *(name for name in names if name != seen_by))
     assert "Traceback" not in place.read(f"{frozen}.log")
 

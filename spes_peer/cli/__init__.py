@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     line_format = getattr(options, "log_format", "text")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or it tells the terminal of every connection that is lost
     if getattr(options, "with_parent", False):
         from spes_peer.tied import end_with_parent
 
