@@ -125,8 +125,8 @@ class SwarmClock:
         return self._set_by(now - self.time())
 
     def wake(self, since: float) -> None:
-        """This machine slept, from after `since` by the boot clock: what others said meanwhile has waited for it, and is
-        heard only now."""
+        """This machine slept, from after `since` by the boot clock: what others said meanwhile waited for it, and is heard
+        only now."""
         for samples in (self._times, self._walls):
             for peer in [peer for peer, sample in samples.items() if sample.taken_at > since]:
                 del samples[peer]

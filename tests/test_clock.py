@@ -215,6 +215,7 @@ def test_events_and_the_board(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -
     assert steps == [HOUR, -HOUR]
     assert not troubles.board.texts
     assert not times
+    clocks.passes(6.0)
     clocks.swarm.note("a", clocks.swarm.time() + HOUR)
     watch.look(later(604, 604, 604))
     watch.look(later(605, 605, 605))
