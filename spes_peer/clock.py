@@ -125,7 +125,7 @@ class SwarmClock:
         return self._set_by(now - self.time())
 
     def wake(self, since: float) -> None:
-        """This machine slept, from after `since` by the boot clock: what others said meanwhile waited for it, and is heard
+        """This machine slept, from after `since` by the boot clock: what others said meanwhile has waited, and is heard
         only now."""
         for samples in (self._times, self._walls):
             for peer in [peer for peer, sample in samples.items() if sample.taken_at > since]:
