@@ -102,7 +102,7 @@ async def _introduced(settings: JoinSettings, say: Say) -> Introduction:
             return await arrival.ask()
         except Unanswered as error:
             if loop.time() + pause_seconds > until:
-                raise NoBootstrap(f"{error}; asked for {_PATIENCE_SECONDS:.0f} s, in vain") from None
+                raise NoBootstrap(f"{error}; asked for {_PATIENCE_SECONDS:.0f} s in vain; with --yes it is waited for") from None
             say(f"{error}; trying again in {pause_seconds:.0f} s", 0.0)
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
