@@ -17,7 +17,8 @@ from pathlib import Path
 from spes_peer import troubles
 from spes_peer.blobs import Found
 from spes_peer.collection import Key, Mark, Needs, Shards, Use, judged, marked, to_remove
-from spes_peer.errors import SpesError
+from spes_peer.errors import BadConfiguration, SpesError
+from spes_peer.folder import SNAPSHOTS_FILE
 from spes_peer.node import Node
 from spes_peer.run.layout import Layout
 from spes_peer.run.records import Record
@@ -151,6 +152,19 @@ class Collector:
 def least_bytes(layout: Layout) -> int:
     """That any node of a run must have room for: the snapshots it keeps, and the next while it is made."""
     return (KEPT_SNAPSHOTS + 1) * state_bytes(layout)
+
+
+def refuse_if_no_room(folder: Path, layout: Layout) -> None:
+    """`BadConfiguration` where a folder that has nothing yet is on a disk that a node of the run would fill."""
+    if (folder / SNAPSHOTS_FILE).exists():
+        return
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free_bytes, needed_bytes = shutil.disk_usage(there).free, least_bytes(layout)
+    if free_bytes < needed_bytes:
+        raise BadConfiguration(
+            f"{folder} has {_in_words(free_bytes)} of free disk, and this run needs {_in_words(needed_bytes)} at least;"
+            " make room, or choose another folder with --data-dir"
+        )
 
 
 def state_bytes(layout: Layout) -> int:

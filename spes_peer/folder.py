@@ -134,13 +134,16 @@ class StateFolder:
     def identity(self) -> Identity:
         """This node's key, made at its first start. `BadConfiguration` where the key is gone: with a new one the node
         would be another peer, and what lies here is the old one's."""
-        identity = Identity.load(self.identity_key)
-        if identity is None and (self.path / INCARNATION_FILE).exists():
+        self.refuse_a_lost_key()
+        return Identity.load_or_create(self.identity_key)
+
+    def refuse_a_lost_key(self) -> None:
+        """As `identity`, which makes one where there never was any."""
+        if Identity.load(self.identity_key) is None and (self.path / INCARNATION_FILE).exists():
             raise BadConfiguration(
                 f"the key of this folder is gone ({self.identity_key}), and what lies here is its peer's; put it back"
                 " (spes-peer identity import FILE), or choose a new folder with --data-dir"
             )
-        return identity or Identity.load_or_create(self.identity_key)
 
     def next_number(self, name: str, at_least: int = 0) -> int:
         """A number that this folder has never given under `name`, higher than all before; kept in a file."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,10 +14,13 @@ from exchange_nodes import Node, address_of, running
 from terminal import in_a_terminal
 
 from spes_peer.cli import EXIT_CODES
+from spes_peer.collector import refuse_if_no_room
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, NoBootstrap, NoDevice, NotAdmitted, TooOld
 from spes_peer.exchange.holdings import Holdings
+from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest
 from spes_peer.run.records import CertifiedRecord, first_record
 from spes_peer.training.work import TrainerOpened
@@ -38,11 +42,12 @@ async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator
         yield one
 
 
-async def ended(folder: Path, address: str, *options: str) -> tuple[int, str]:
+async def ended(folder: Path, address: str = "", *options: str) -> tuple[int, str]:
     """The code of a join in a script, and its last line."""
 
     def join() -> "subprocess.CompletedProcess[str]":
-        fixed = ["join", "--yes", "--no-tui", "--data-dir", str(folder / "lent"), "--bootstrap", address]
+        fixed = ["join", "--yes", "--no-tui", "--data-dir", str(folder / "lent")]
+        fixed += ["--bootstrap", address] if address else []
         return subprocess.run(
             [sys.executable, "-m", "spes_peer", *fixed, *options],
             capture_output=True,
@@ -104,3 +109,24 @@ def test_a_limit_below_the_smallest_part_of_the_run_is_refused(tmp_path: Path, m
 def test_every_code_stands_in_the_help() -> None:
     for error in (BadConfiguration, NoBootstrap, TooOld, NotAdmitted, NoDevice):
         assert f"  {error.exit_code}  " in EXIT_CODES
+
+
+def test_a_disk_that_the_run_would_fill_is_refused_before_anything_is_fetched(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    refuse_if_no_room(tmp_path / "new" / "folder", Layout(manifest))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**6))
+    with pytest.raises(BadConfiguration, match=r"has 1.0 MB of free disk, and this run needs \d+\.\d MB at least"):
+        refuse_if_no_room(tmp_path / "new" / "folder", Layout(manifest))
+    (tmp_path / "snapshots.spes").touch()  # what is there goes on, whatever the disk says
+    refuse_if_no_room(tmp_path, Layout(manifest))
+
+
+async def test_a_folder_that_knows_neither_a_node_nor_a_state_of_its_run_asks_for_a_node(
+    folder: Path, signed_manifest: SignedManifest
+) -> None:
+    StateFolder(folder / "lent").bind(signed_manifest)
+    code, said = await ended(folder)
+    assert code == 2
+    assert "none of its nodes is known; name one: spes-peer join --bootstrap ADDRESS" in said

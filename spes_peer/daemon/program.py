@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spes_peer.collector import Collector
+from spes_peer.collector import Collector, refuse_if_no_room
 from spes_peer.control import ControlServer
 from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
@@ -53,6 +53,7 @@ from spes_peer.ports import (
     wildcard_for,
 )
 from spes_peer.process import on_signals, use_all_descriptors
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
 from spes_peer.wire.control_pb2 import Phase, Status
@@ -171,11 +172,17 @@ class Daemon:
     async def _arrive_and_live(self, named: Sequence[NodeAddress], stack: contextlib.AsyncExitStack) -> None:
         """A folder without a run waits for somebody who introduces it; one with a run goes on without."""
         held = self._held_manifest()
+        self._folder.refuse_a_lost_key()
         if held is None and not named:
             raise BadConfiguration(
                 f"no run is known yet in {self._folder.path}; name one of its nodes: spes-peer join --bootstrap ADDRESS"
             )
         known = KnownNodes(self._folder.known_nodes, held.run_id) if held is not None else None
+        if known is not None and not (named or known.entries or self._folder.snapshots.exists()):
+            raise BadConfiguration(
+                f"nothing of the run is in {self._folder.path} yet, and none of its nodes is known; name one:"
+                " spes-peer join --bootstrap ADDRESS"
+            )
         arrival = Arrival(
             named,
             known=lambda: known.addresses if known is not None else (),
@@ -191,6 +198,9 @@ class Daemon:
         signed = introduction.signed_manifest if introduction is not None else held
         assert signed is not None
         known = known or KnownNodes(self._folder.known_nodes, signed.run_id)
+        if introduction is not None:
+            known.note([introduction.entry])
+        refuse_if_no_room(self._folder.path, Layout(signed.open()))
         await self._serve_control(stack)
         await self._live(signed, introduction, arrival, known, stack)
 

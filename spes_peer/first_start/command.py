@@ -11,9 +11,10 @@ from rich.text import Text
 
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import BadConfiguration
+from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.first_start.facts import Facts, look
 from spes_peer.first_start.words import described
-from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE, StateFolder, check_length
+from spes_peer.folder import KEY_FILE, MANIFEST_FILE, StateFolder, check_length
 from spes_peer.identity import Identity
 
 
@@ -51,15 +52,15 @@ def agree(settings: JoinSettings, typed: Sequence[str]) -> bool:
     if is_new:
         identity.save(held.identity_key)
     held.bind(facts.introduction.signed_manifest)
+    KnownNodes(held.known_nodes, facts.introduction.run_id).note([facts.introduction.entry])
     return True
 
 
 def _identity(folder: Path) -> Identity:
     """The folder's, or one that it may get."""
-    identity = Identity.load(folder / KEY_FILE)
-    if identity is None and (folder / INCARNATION_FILE).exists():
-        StateFolder(folder).identity()  # says what to do
-    return identity or Identity.generate()
+    if folder.exists():
+        StateFolder(folder).refuse_a_lost_key()
+    return Identity.load(folder / KEY_FILE) or Identity.generate()
 
 
 def _looked(settings: JoinSettings, folder: Path) -> Facts:

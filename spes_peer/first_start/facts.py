@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spes_peer.collector import MOST_AHEAD_BYTES, least_bytes
+from spes_peer.collector import MOST_AHEAD_BYTES, least_bytes, refuse_if_no_room
 from spes_peer.daemon.arrival import Arrival, Say, Unanswered
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap
@@ -68,6 +68,7 @@ async def look(settings: JoinSettings, folder: Path, say: Say) -> Facts:
         await asyncio.gather(device_asked, return_exceptions=True)
     manifest, records = introduction.manifest, await newest_of(introduction)
     refuse_if_over(records)
+    refuse_if_no_room(folder, Layout(manifest))
     plan = plan_for(manifest, device, settings)
     num_volunteers = len(records[-1].roster) if records else 0
     traffic = traffic_plan(manifest, max(num_volunteers, manifest.run.min_peers, 2))
@@ -102,7 +103,9 @@ async def _introduced(settings: JoinSettings, say: Say) -> Introduction:
             return await arrival.ask()
         except Unanswered as error:
             if loop.time() + pause_seconds > until:
-                raise NoBootstrap(f"{error}; asked for {_PATIENCE_SECONDS:.0f} s in vain; with --yes it is waited for") from None
+                raise NoBootstrap(
+                    f"{error}; asked for {_PATIENCE_SECONDS:.0f} s in vain; with --yes it is waited for"
+                ) from None
             say(f"{error}; trying again in {pause_seconds:.0f} s", 0.0)
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
