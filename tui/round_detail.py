@@ -131,7 +131,7 @@ def contribution_fields(view: View, brought: list[ContributionStatus]) -> list[F
         Field("", 8, share, 6, most=24),
         Field("subsets", 8, lambda one, _: Content(figures.ranges(one.subsets)), 3, most=16),
         Field("updates", 7, lambda one, _: Content(str(one.num_updates) if one.num_updates else ""), 2, is_right=True),
-        Field("", 8, _outcome, 0, most=44),
+        Field("outcome", 23, _outcome),
     ]
 
 
@@ -144,7 +144,7 @@ def _percent(one: ContributionStatus, whole: int) -> Content:
     return Content(f"{100 * figures.share(one.tokens, whole):.0f} %" if one.tokens else "")
 
 
-def _outcome(one: ContributionStatus, width: int) -> Content:
+def _outcome(one: ContributionStatus, _width: int) -> Content:
     if not one.is_missing:
         return Content.styled("in the record", DIM)
-    return Content.styled("late: not in the record" if width >= 23 else "late", WARNING)
+    return Content.styled("late: not in the record", WARNING)

@@ -217,6 +217,8 @@ class Rows(ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
         return top <= self._index < top + self._window
 
     def _bring_in_sight(self) -> None:
+        if not self.size.height:
+            return  # it is not on the screen; when it comes back it has its size again
         top = round(self.scroll_y)
         wanted = min(max(top, self._index - self._window + 1), self._index)
         if wanted != top:
