@@ -16,6 +16,7 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.lineage import Rank
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId, CertifiedRecord, Contributor, SealedRecord, Update
+from spes_peer.run.tallies import Tally
 
 
 @pytest.fixture
@@ -340,13 +341,15 @@ def test_the_past_is_that_of_the_chain_that_won(tmp_path: Path, zero: SealedReco
     chain = grown(tmp_path, zero, 2)
     base = head(chain)
 
-    def update(block: str) -> tuple[Update, ...]:
-        return (replace(trained(1)[0], block=BlockId(block)),)
+    def update(block: str, tokens: int) -> tuple[Update, ...]:
+        return (replace(trained(tokens)[0], block=BlockId(block)),)
 
-    extended(chain, branch(base, ({"updates": update("expert/00/0000")}, PEERS[:1])))
-    chain.adopt(branch(base, ({"updates": update("expert/02/0000"), "roster": ()}, PEERS)))
+    extended(chain, branch(base, ({"updates": update("expert/00/0000", 5), "tokens": 5}, PEERS[:1])))
+    assert chain.tallies.of(PEERS[0].peer_id) == Tally(5, 1)
+    chain.adopt(branch(base, ({"updates": update("expert/02/0000", 1), "roster": ()}, PEERS)))
     assert chain.last_trained(layout) == {0: 0, 1: 2, 2: 0, 3: 0}
     assert chain.leases.of(PEERS[0].peer_id).seen_at == base.record.opened_at
+    assert chain.tallies.of(PEERS[0].peer_id) == Tally(1, 1)
 
 
 def test_a_chain_of_record_0_alone_takes_a_branch(tmp_path: Path, zero: SealedRecord) -> None:
