@@ -95,8 +95,8 @@ class Identity:
             raise BadConfiguration(f"cannot read the key in {path}: {error.strerror}") from None
         except ValueError:
             raise BadConfiguration(
-                f"the key in {path} is damaged; move it away and restore a copy (spes-peer identity import FILE), or choose"
-                " a new folder with --data-dir"
+                f"the key in {path} is damaged; move it away and restore a copy (spes-peer identity import FILE),"
+                " or choose a new folder with --data-dir"
             ) from None
         return cls.from_seed(seed)
 

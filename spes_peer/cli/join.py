@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from spes_peer import config
+from spes_peer import config, known_runs
 from spes_peer.cli.guest import add_guest, guest_rules
 from spes_peer.cli.parsing import (
     add_announce,
@@ -134,6 +134,8 @@ def _join(options: argparse.Namespace) -> int:
     refuse_second(settings.data_dir)
     if not agrees(options, settings):
         return 0
+    if not options.with_parent:  # what a program starts and ends is its own
+        known_runs.remember(settings.data_dir.absolute())
     if not options.detach and (options.no_tui or not can_draw()):
         return asyncio.run(Daemon(settings).run())
     arguments = [argument for argument in options.arguments if argument != "--detach"]

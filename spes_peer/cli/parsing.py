@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import platformdirs
-
+from spes_peer import known_runs
 from spes_peer.config import Repeated
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.relays import RelayLimits
@@ -142,7 +141,7 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 def data_dir(options: argparse.Namespace) -> Path:
     if options.data_dir is not None:
         return Path(options.data_dir)
-    return Path(platformdirs.user_data_dir("spes-peer"))
+    return known_runs.usual()
 
 
 def metrics_address(text: str) -> Any:

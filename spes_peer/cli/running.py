@@ -78,6 +78,21 @@ async def _resume(client: Any, _options: Any) -> str:
 def _add_leave(commands: Any) -> Any:
     parser = _add_control(commands, "leave", "finish the round, tell the others, and end the daemon", _leave)
     parser.add_argument("--at-once", action="store_true", help="do not wait for the round to end")
+    parser.add_argument(
+        "--purge", action="store_true", help="end at once, and remove state, key and log of this run from the machine"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="with --purge: remove without being asked")
+    only_leave = parser.get_default("run")
+
+    def command(options: argparse.Namespace) -> None:
+        if not options.purge:
+            only_leave(options)
+            return
+        from spes_peer.cli.purging import purge
+
+        print(purge(options))
+
+    parser.set_defaults(run=command)
     return parser
 
 

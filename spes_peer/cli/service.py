@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spes_peer import config
+from spes_peer import config, known_runs
 from spes_peer.cli.join import agrees, check_join, join_settings
 from spes_peer.cli.parsing import add_log_level, data_dir
 from spes_peer.cli.settings import Settings
@@ -49,6 +49,7 @@ def _service_install(options: argparse.Namespace) -> None:
         )
     if not agrees(options, join_settings(options)):
         return
+    known_runs.remember(folder)
     typed = options.arguments[options.arguments.index("install") + 1 :]
     given = [argument for argument in typed if argument not in ("--detach", "--no-tui", "--with-parent")]
     given += ["--data-dir", str(folder)]  # a service starts in another folder, and what is said last counts

@@ -7,6 +7,7 @@ from spes_peer.cli.identity import add_identity
 from spes_peer.cli.join import add_join
 from spes_peer.cli.replay import add_replay
 from spes_peer.cli.running import add_running
+from spes_peer.cli.runs import add_runs
 from spes_peer.cli.service import add_service
 from spes_peer.cli.settings import Settings, add_config
 
@@ -18,5 +19,6 @@ def add_volunteer_commands(commands: Any) -> None:
         parser.set_defaults(settings=Settings(parser, join, ("data_dir",)))
     doctor = add_doctor(commands)
     doctor.set_defaults(settings=Settings(doctor, join, ("data_dir", "bootstrap", "device", "host", "port")))
+    add_runs(commands)
     add_config(commands, join)
     add_service(commands, join)
