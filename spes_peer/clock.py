@@ -33,6 +33,14 @@ def boot_seconds() -> float:
     )  # macOS has the second, which goes on
 
 
+async def sleep_awake(seconds: float) -> float:
+    """Wait; for how many seconds more than that this machine slept meanwhile, mostly 0."""
+    began_at = boot_seconds()
+    await asyncio.sleep(seconds)
+    late = boot_seconds() - began_at - seconds
+    return late if late > _GAP_SECONDS else 0.0
+
+
 @dataclass(frozen=True)
 class Moment:
     """The same moment by three clocks, in seconds."""

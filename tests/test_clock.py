@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from spes_peer import clock, troubles
-from spes_peer.clock import Change, ClockWatch, HeldClock, Moment, SwarmClock, change_between
+from spes_peer.clock import Change, ClockWatch, HeldClock, Moment, SwarmClock, change_between, sleep_awake
 
 HOUR = 3600.0
 START = Moment(wall=1e9, monotonic=50.0, boot=70.0)
@@ -220,6 +220,12 @@ def test_events_and_the_board(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -
     watch.look(later(604, 604, 604))
     watch.look(later(605, 605, 605))
     assert times == pytest.approx([HOUR])
+
+
+async def test_who_waits_is_told_how_long_the_machine_slept_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "boot_seconds", iter([100.0, 100.5, 200.0, 290.5]).__next__)
+    assert await sleep_awake(0.5) == 0.0
+    assert await sleep_awake(0.5) == pytest.approx(90.0)
 
 
 async def test_a_watch_in_peace_says_nothing(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -751,6 +751,26 @@ async def test_a_node_that_is_set_to_another_time_waits_for_others_as_long_as_be
         await soon(lambda: run.another_coordinates())
 
 
+async def test_a_member_that_slept_does_not_take_that_for_the_coordinators_silence(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps = iter([HOUR])
+
+    async def sleep(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return next(sleeps, 0.0)
+
+    monkeypatch.setattr("spes_peer.following.follower.sleep_awake", sleep)
+    async with opened(3, timing=UNHURRIED) as run:
+        follower = run.members[0].follower
+        woken_at = follower.node.now()
+        follower.allegiance = Allegiance(1, 0, woken_at - HOUR)
+        keeping = asyncio.create_task(follower._keep_time())
+        await soon(lambda: follower.allegiance.since_at > woken_at - 1.0)
+        keeping.cancel()
+        assert follower.allegiance.term == 0
+
+
 @pytest.mark.parametrize("ahead_seconds", [-HOUR, HOUR])
 async def test_a_coordinator_that_starts_with_a_wrong_clock_takes_the_time_of_its_members(
     opened: Open, monkeypatch: pytest.MonkeyPatch, ahead_seconds: float

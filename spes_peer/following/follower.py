@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
+from spes_peer.clock import sleep_awake
 from spes_peer.coordinating import Coordinating
 from spes_peer.errors import BlobMissing, DiskTrouble, PeerError
 from spes_peer.exchange.link import blaming
@@ -143,9 +144,10 @@ class Follower:
     # ---- whom to follow ----
 
     async def _keep_time(self) -> None:
-        """Give up on a term whose owner is silent."""
+        """Give up on a term whose owner is silent; that we slept is no silence of his."""
         while True:
-            await asyncio.sleep(self._timing.heartbeat_seconds / 2)
+            if slept_seconds := await sleep_awake(self._timing.heartbeat_seconds / 2):
+                self.allegiance = moved_allegiance(self.allegiance, slept_seconds)
             is_unreachable = self.attendance.attended is None
             record = self.head.record
             stalls_at = stalled_at(record, self._timing.stall_timeout_seconds) if record.roster else math.inf
