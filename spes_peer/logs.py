@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 MOST_BYTES = 8 << 20
 LOOK_SECONDS = 30.0
@@ -98,9 +99,21 @@ def said_last(lines: list[str]) -> str:
     return lines[-1]
 
 
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """What is stderr now: while a progress bar is there, it takes the lines and keeps itself below them."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _stream: TextIO) -> None:
+        pass
+
+
 def log_to_person(level: int, line_format: str = "text") -> None:
     """What a command logs: to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr()
     handler.addFilter(RepeatFilter())
     handler.setFormatter(line_formatter(line_format))
     logging.basicConfig(level=level, handlers=[handler])

@@ -28,7 +28,7 @@ from spes_peer.exchange.relays import OF_VOLUNTEER
 from spes_peer.training.plan_command import Memory, add_memory_choices, size_or_part
 
 if TYPE_CHECKING:
-    from spes_peer.daemon.program import JoinSettings
+    from spes_peer.daemon.program import Daemon, JoinSettings
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -137,9 +137,16 @@ def _join(options: argparse.Namespace) -> int:
     if not options.with_parent:  # what a program starts and ends is its own
         known_runs.remember(settings.data_dir.absolute())
     if not options.detach and (options.no_tui or not can_draw()):
-        return asyncio.run(Daemon(settings).run())
+        return asyncio.run(_shown(Daemon(settings), has_bar=options.log_format == "text"))
     arguments = [argument for argument in options.arguments if argument != "--detach"]
     return (join_detached if options.detach else join_with_dashboard)(arguments, settings.data_dir)
+
+
+async def _shown(daemon: "Daemon", has_bar: bool) -> int:
+    from spes_peer.daemon.progress_shown import shown
+
+    async with shown(lambda: daemon.progress, has_bar):
+        return await daemon.run()
 
 
 def agrees(options: argparse.Namespace, settings: "JoinSettings") -> bool:

@@ -56,7 +56,7 @@ from spes_peer.process import on_signals, use_all_descriptors
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
-from spes_peer.wire.control_pb2 import Phase, Status
+from spes_peer.wire.control_pb2 import Phase, Progress, Status
 
 logger = logging.getLogger(__name__)
 
@@ -444,6 +444,11 @@ class Daemon:
             return f"leaving when the round ends, in {seconds:.0f} s at the latest (leave --at-once does not wait)"
         self._stop(AS_ASKED)
         return "leaving"
+
+    @property
+    def progress(self) -> Progress | None:
+        """Of what takes long now, if anything does."""
+        return self._phases.progress
 
     def facts(self) -> Status:
         """Everything that a watcher may want to know, as it is now."""

@@ -63,14 +63,25 @@ def in_words(status: Status) -> str:
 def progress_words(progress: Progress, bytes_per_second: float = 0.0) -> str:
     """What takes long, how far it is, at what rate, and how long it may still take. Bytes come at the rate that is
     given, for some may have been here before; everything else at the rate so far."""
-    unit, scale = ("MB", 1e6) if progress.unit == "bytes" else (progress.unit, 1.0)
-    done, whole, digits = progress.done / scale, progress.whole / scale, 1 if scale > 1 else 0
+    unit, scale = _unit_of(progress)
+    done, whole, words = progress.done / scale, progress.whole / scale, how_far(progress)
     if not whole:
-        return f"{progress.what}  {done:,.{digits}f} {unit}"
-    words = f"{progress.what}  {done:,.{digits}f} of {whole:,.{digits}f} {unit}"
+        return words
     seconds = max(time.time() - progress.since_at, 0.001)
     rate = bytes_per_second / scale if progress.unit == "bytes" else done / seconds
     return f"{words}  {rate:,.1f} {unit}/s  {max(0.0, whole - done) / rate:.0f} s left" if rate > 0 else words
+
+
+def how_far(progress: Progress) -> str:
+    """What takes long, and how far it is."""
+    unit, scale = _unit_of(progress)
+    done, whole, digits = progress.done / scale, progress.whole / scale, 1 if scale > 1 else 0
+    of = f" of {whole:,.{digits}f}" if whole else ""
+    return f"{progress.what}  {done:,.{digits}f}{of} {unit}"
+
+
+def _unit_of(progress: Progress) -> tuple[str, float]:
+    return ("MB", 1e6) if progress.unit == "bytes" else (progress.unit, 1.0)
 
 
 def _down_rate(exchange: ExchangeStatus) -> float:
