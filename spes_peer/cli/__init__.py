@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from spes_peer import __version__
 from spes_peer.bench.command import add_bench_command
+from spes_peer.cli.completion import add_completion
 from spes_peer.cli.local import add_chaos, add_demo
 from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import Parser, add_log_level
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add_plan_command(commands)
     add_bench_command(commands)
     add_experiment_command(commands)
+    add_completion(commands, parser)
     version = commands.add_parser("version", help="print this program's version and those of what it stands on")
     version.set_defaults(run=_version, log_level="INFO")
     return parser
