@@ -44,9 +44,7 @@ async def test_a_row_says_state_subsets_speed_way_round_trip_silence_and_standin
 
 async def test_a_wide_screen_has_ids_roles_versions_and_reasons_too() -> None:
     async with opened(PeersPage(), status(), (200, 60)) as (app, pilot):
-        await shows(
-            app, pilot, "…Edogwood", "volunteer", "0.5.0", "its address answers", "1 mark: an offer of expert 6"
-        )
+        await shows(app, pilot, "…Edogwood", "volunteer", "0.5.0", "its address answers", "1 mark for experts")
 
 
 async def test_the_foot_explains_the_peer_under_the_cursor() -> None:
@@ -55,7 +53,7 @@ async def test_the_foot_explains_the_peer_under_the_cursor() -> None:
         await pilot.press("end", "up")
         await shows(app, pilot, "called by libp2p relay: through bootstrap: it was dialled back and did not")
         await shows(
-            app, pilot, "answer; it is behind a router", "1 mark: an offer of expert 6 was not sound in round 17"
+            app, pilot, "answer; it is behind a router", "1 mark for experts that did harm, the last in record 17"
         )
         await pilot.resize_terminal(80, 10)
         await hides(app, pilot, "called by")
@@ -64,12 +62,13 @@ async def test_the_foot_explains_the_peer_under_the_cursor() -> None:
 def test_a_joining_peer_is_shown_as_joining_and_not_as_unreachable() -> None:
     shown = status()
     joining = shown.peers[3]
-    joining.state, joining.transport, joining.route, joining.transport_why = "JOINING", "", "", ""
+    joining.state, joining.transport_why = "JOINING", "its address does not answer"
+    joining.transport = joining.route = ""
     del joining.subsets[:]
     view = view_of(shown)
     assert "joining" in line_of(peer_fields(view), joining, 80)
     text = "\n".join(line.plain for line in peer_lines(view, joining, 100))
-    assert "it is joining: it gets a place in one of the next rounds" in text
+    assert "it is joining: it gets a place in one of the next rounds, and is called then; its address does not" in text
     assert "trains nothing in the open round" in text
     for word in ("unreachable", "offline", "never"):
         assert word not in text

@@ -42,7 +42,7 @@ def closed_round(number: int) -> RoundStatus:
         one.tokens, one.num_updates = (0, 0) if one.is_missing else (_TOKENS, 4)
     shown.num_contributors = 3 if is_late else 4
     shown.update_bytes, shown.num_updates = 24_100_000, 12
-    shown.merge = "experts 2 and 3 with their like" if number % 6 == 0 else ""
+    shown.merge = "every expert moved 10.0% towards those most like it" if number % 6 == 0 else ""
     shown.parts.extend(round_parts(9.6 + math.sin(number), is_late))
     shown.opened_at = NOW - 741 + 30 * number
     shown.coordinator = BOOTSTRAP
@@ -55,7 +55,7 @@ def peer(number: int, round_number: int) -> PeerStatus:
     shown.tokens_per_second = (4310, 3980, 2204, 690)[number]
     shown.round_trip_seconds = (0, 0.012, 0.031, 0.184)[number]
     shown.version = "0.5.0"
-    shown.standing = "1 mark: an offer of expert 6 was not sound in round 17" if NAMES[number] == "dogwood" else ""
+    shown.standing = "1 mark for experts that did harm, the last in record 17" if NAMES[number] == "dogwood" else ""
     return shown
 
 

@@ -10,7 +10,9 @@ from tui import figures
 from tui.chart import Part
 from tui.look import DIM, PARTS, safe
 
-_GLYPH = "▆"
+_GLYPHS = {"apply": "▃", "train": "▆", "encode": "▃", "exchange": "▄", "wait": "▂"}
+"""For those who see no colours: the more a machine works in a part, the higher it is."""
+_OTHER = "▂"
 _MOST_PARTS = 64
 
 
@@ -30,7 +32,7 @@ def parts_bar(parts: Sequence[RoundPart], whole_seconds: float, width: int) -> C
     for part in parts[:_MOST_PARTS]:
         end += figures.share(_seconds(part), whole_seconds) * width
         cells = min(width, round(end)) - begin
-        pieces.append((_GLYPH * cells, PARTS.get(part.name, DIM)))
+        pieces.append((_GLYPHS.get(part.name, _OTHER) * cells, PARTS.get(part.name, DIM)))
         begin += cells
     if seconds_of(parts) > whole_seconds and width > 0 and begin >= width:
         return Content.assemble(*pieces)[: width - 1] + Content.styled("▸", DIM)
@@ -44,8 +46,8 @@ def of_a_whole(parts: Sequence[RoundPart]) -> list[Part]:
 
 def legend() -> Content:
     """What the colours mean."""
-    marks = [Content.assemble((f"{_GLYPH}{_GLYPH} ", colour), (name, DIM)) for name, colour in PARTS.items()]
-    return Content("  ").join(marks)
+    shown = ((2 * _GLYPHS.get(name, _OTHER), name, colour) for name, colour in PARTS.items())
+    return Content("  ").join([Content.assemble((glyphs, colour), " ", (name, DIM)) for glyphs, name, colour in shown])
 
 
 def in_words(parts: Sequence[RoundPart], width: int) -> list[Content]:

@@ -60,7 +60,9 @@ def _way(view: View, peer: PeerStatus) -> Content:
             (f"  {why}" if why else "", ""),
         )
     if not peer.transport:
-        return Content.styled(safe(peer.transport_why) or _NOT_CALLED_YET.get(peer.state, "not called yet"), DIM)
+        why = safe(peer.transport_why)
+        so_far = _NOT_CALLED_YET.get(peer.state, "" if why else "not called yet")
+        return Content.styled("; ".join(filter(None, (so_far, why))), DIM)
     by = safe(" ".join(dict.fromkeys(filter(None, (peer.transport, peer.route)))), 24)
     return Content.assemble(
         ("called by ", DIM), (by, SPEED), (": " if peer.transport_why else "", DIM), safe(peer.transport_why)

@@ -232,8 +232,8 @@ def peer_fields(view: View) -> list[Field[PeerStatus]]:
     now = view.now
     return [
         Field("peer", 15, lambda peer, _: _peer(view, peer), most=28),
-        Field("id", 9, lambda peer, _: Content.styled(f"…{safe(peer.peer_id[-8:])}", DIM), rank=11),
-        Field("role", 9, lambda peer, _: Content.styled(safe(peer.role, 9), DIM), rank=9),
+        Field("id", 9, lambda peer, _: Content.styled(f"…{safe(peer.peer_id[-8:])}", DIM), rank=9),
+        Field("role", 9, lambda peer, _: Content.styled(safe(peer.role, 9), DIM), rank=11),
         Field("state", 8, lambda peer, _: _state(peer), rank=1),
         Field("subsets", 8, lambda peer, _: Content(figures.ranges(peer.subsets)), rank=5, most=14),
         Field("tok/s", 6, lambda peer, _: _speed(peer), rank=3, is_right=True),

@@ -1,5 +1,6 @@
 """The rounds of the run, newest first: what each brought, how long it took and with what, who was late."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import ClassVar
@@ -24,6 +25,7 @@ _SCALE_MEDIANS = 3
 """One very long round must not make all others unreadably short: bars are cut at so many ordinary rounds."""
 _FOOT_FROM_HEIGHT = 12
 _ONE_LINE = 1000
+_SHARE = re.compile(r"\d{1,3}(\.\d)? ?%")
 
 
 class RoundsPage(Page):
@@ -176,7 +178,7 @@ def round_fields(view: View, rounds: Sequence[RoundStatus]) -> list[Field[RoundS
         Field("peers", 5, lambda one, _: closed(str(one.num_contributors), one), rank=6, is_right=True),
         Field("bytes", 6, lambda one, _: closed(_moved(one), one), rank=8, is_right=True),
         Field("late", 7, lambda one, _: Content.styled(late(view, one), WARNING), rank=1, most=18),
-        Field("merge", 8, lambda one, _: Content.styled(safe(one.merge), DIM), rank=10, most=24),
+        Field("merge", 6, lambda one, _: Content.styled(_merge(one), DIM), rank=10, is_right=True),
     ]
 
 
@@ -205,6 +207,12 @@ def _moved(round_: RoundStatus) -> str:
     """By this machine, both ways."""
     total = sum(one.bytes_sent + one.bytes_received for one in round_.traffic)
     return figures.size(total) if total else figures.NONE
+
+
+def _merge(round_: RoundStatus) -> str:
+    """How much of one there was: the words are for the foot."""
+    share = _SHARE.search(round_.merge)
+    return share.group() if share else "yes" if round_.merge else ""
 
 
 def late(view: View, round_: RoundStatus) -> str:
