@@ -18,7 +18,7 @@ from training_swarm import PEERS, SEQUENCES_PER_STEP, STEPS, Swarm, open_trainer
 
 from spes_peer.blobs import BlobName
 from spes_peer.data.sampler import Batch
-from spes_peer.errors import BadConfiguration, BlobMissing, SpesError, StateTorn
+from spes_peer.errors import BadConfiguration, BlobMissing, NoDevice, SpesError, StateTorn
 from spes_peer.model.losses import Losses
 from spes_peer.run.encodings import Format
 from spes_peer.run.layout import Layout
@@ -653,7 +653,7 @@ def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> 
 def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     swarm = Swarm.create(tmp_path, (0, 1))
     for name in ("cuda:99", "toaster"):
-        with pytest.raises(BadConfiguration, match=f"the device '{name}' cannot be used"):
+        with pytest.raises(NoDevice, match=f"the device '{name}' cannot be used"):
             open_trainer(swarm.manifest, swarm.blobs, tmp_path, PEERS[0], name)
 
 
@@ -666,7 +666,7 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth() -> None:
 
 def test_at_least_one_subset_and_at_most_all_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Swarm.create(tmp_path, (0, 1)).trainers[PEERS[0]]
-    for available, expected in ((0, 1), (1 << 40, 2)):
+    for available, expected in ((2_000_000, 1), (1 << 40, 2)):  # of which a half is used: less than one subset needs
         monkeypatch.setattr("psutil.virtual_memory", lambda available=available: _Memory(available))
         restarted = open_trainer(trainer.manifest, trainer._blobs, tmp_path, PEERS[0])
         assert restarted.opened().max_subsets == expected
@@ -675,6 +675,7 @@ def test_at_least_one_subset_and_at_most_all_fit_into_memory(tmp_path: Path, mon
 @dataclasses.dataclass
 class _Memory:
     available: int
+    total: int = 1 << 40
 
 
 def test_an_update_that_nobody_can_read_moves_nothing_and_its_owner_offers_again(tmp_path: Path) -> None:
