@@ -87,7 +87,13 @@ class Volunteer(NodeProcess):
         self.status: Status | None = None
         options = ["--bootstrap", address, "--data-dir", str(self.data_dir), "--name", name, "--host", host]
         options += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui", "--yes"]
-        options += ["--config", os.devnull]
+        options += [
+            "--config",
+            os.devnull,
+            "--on-battery",
+            "--priority",
+            "normal",
+        ]  # somebody looks on, and waits for it
         options += [] if is_reachable else ["--no-inbound"]
         super().__init__(name, folder, launch or Launch(), "spes_peer", "join", *options)
 

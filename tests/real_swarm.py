@@ -174,6 +174,7 @@ class Run:
         """Join with nothing but what is in the folder."""
         fixed = ["--data-dir", str(self.place.path / name), "--name", name]
         fixed += ["--device", "cpu", "--threads", "1", "--max-subsets", "1", "--no-tui", "--yes"]
+        fixed += ["--on-battery", "--priority", "normal"]
         return self.place.start("join", *fixed, *options, log=f"{name}.log", before=self.befores.get(name, ()))
 
     def start_bootstrap(self) -> None:

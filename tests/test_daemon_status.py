@@ -19,6 +19,7 @@ from spes_peer.wire.control_pb2 import (
     ExchangeStatus,
     Given,
     PeerStatus,
+    Phase,
     Progress,
     RoundPart,
     Status,
@@ -222,3 +223,9 @@ def test_the_bytes_of_the_open_round_are_those_since_the_last_one_closed() -> No
     traffic.received(PeerId("cedar"), "libp2p", 3)
     rows = [(row.transport, row.bytes_sent, row.bytes_received) for row in history.this_round()]
     assert rows == [("grpc", 20, 0), ("libp2p", 0, 3)]
+
+
+def test_a_rest_that_waits_for_the_end_of_the_round_is_foretold() -> None:
+    why = "outside 22:00–08:00, goes on at 22:00"
+    assert f"will rest: {why}" in in_words(Status(phase=Phase(name="training"), pause_why=why)).splitlines()
+    assert "will rest" not in in_words(Status(phase=Phase(name="paused", why=why), pause_why=why))

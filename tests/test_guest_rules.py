@@ -151,6 +151,8 @@ def test_what_is_used_up_for_today_is_there_again_after_midnight() -> None:
     used = facts(0.0, sent_today_bytes=5_000_000_000, received_today_bytes=9_000_000_000)
     (reason,) = judge(rules, used, Judged(), BERLIN).reasons
     assert reason.why == "the 5 GB of upload a day are used up, goes on at midnight"
+    small = judge(GuestRules(max_upload_per_day=2_000_000), used, Judged(), BERLIN)
+    assert small.reasons[0].why == "the 2 MB of upload a day are used up, goes on at midnight"
     assert (reason.until_at, reason.at_once) == (at("2026-12-01 00:00"), False)
     both = facts(0.0, sent_today_bytes=6_000_000_000, received_today_bytes=11_000_000_000)
     assert course(rules, [used, both, facts(12 * 3600.0)]) == [("upload",), ("upload", "download"), ()]

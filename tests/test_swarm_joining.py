@@ -69,7 +69,7 @@ def test_the_last_one_goes_on_from_its_own_disk_and_lets_others_in_by_its_addres
     last.wait()
 
     started_at = time.monotonic()
-    fixed = ["--data-dir", str(place.path / "last"), "--device", "cpu", "--threads", "1", "--no-tui"]
+    fixed = ["--data-dir", str(place.path / "last"), "--device", "cpu", "--threads", "1", "--no-tui", "--on-battery"]
     place.start("join", *fixed, "--port", str(port), log="last.log")
     status = until(lambda: (found := place.status("last")).get("state_root") and found, "it has its state again")
     assert time.monotonic() - started_at < 120

@@ -16,6 +16,7 @@ def in_words(status: Status) -> str:
         f"round {status.round}  step {status.step:,} of {status.run.total_steps:,}"
         f"  state root {status.state_root[:12] or '-'}",
         _phase_line(status.phase, names, "doing"),
+        *([f"will rest: {status.pause_why}"] if status.pause_why and status.phase.name != "paused" else []),
         *(f"trouble: {trouble}" for trouble in status.troubles),
     ]
     if status.HasField("progress"):

@@ -154,7 +154,8 @@ def _heat(rules: GuestRules, facts: Facts) -> _View:
 
 
 def _allowance(rule: str, limit: int, used: int, midnight: float) -> _View:
-    why = f"the {limit / 1e9:g} GB of {rule} a day are used up, goes on at midnight"
+    shown = f"{limit / 1e9:g} GB" if limit >= 1e9 else f"{limit / 1e6:g} MB"
+    why = f"the {shown} of {rule} a day are used up, goes on at midnight"
     return rule, bool(limit) and used >= limit, Reason(rule, why, midnight, ends_serving=rule == "upload")
 
 
