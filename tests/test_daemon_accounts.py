@@ -167,7 +167,7 @@ async def test_a_member_tells_what_it_gave_and_keeps_it(scene: Scene) -> None:
         await eventually(lambda: bool(scene.sent_of(Contribution)))
         node.traffic.sent(OTHER.peer_id, "grpc", 123)
         scene.tell(closing(node, self=3_000, other=1_000))
-        await eventually(lambda: bool(scene.member.history.rounds))
+        await eventually(lambda: bool(scene.member.accounts.history.rounds))
     given = status_of(scene).given
     assert (given.tokens, given.rounds, given.bytes_sent) == (3_000, 1, 123)
     assert given.seconds > 0
@@ -185,7 +185,7 @@ async def test_a_closed_round_says_what_came_of_everybody_that_had_a_place(scene
         await eventually(lambda: bool(scene.sent_of(Contribution)))
         record = closing(node, 40.0, self=3_000)
         scene.tell(record)
-        await eventually(lambda: bool(scene.member.history.rounds))
+        await eventually(lambda: bool(scene.member.accounts.history.rounds))
     (entry,) = status_of(scene).rounds
     opening = node.chain.record(1).sealed.record
     assert {one.peer_id: (one.tokens, one.num_updates, one.is_missing) for one in entry.contributions} == {

@@ -133,7 +133,7 @@ async def test_a_new_trainer_gets_the_state_and_the_round_counts_once(scene: Sce
         scene.tell(scene.next_record(scene.node.identity))
         await eventually(lambda: len(scene.sent_of(Contribution)) == 3)
         assert rounds_trained(scene) == [1, 2, 3]
-        assert [entry.round for entry in scene.member.history.rounds] == [1]
+        assert [entry.round for entry in scene.member.accounts.history.rounds] == [1]
 
 
 async def test_a_dead_trainer_is_waited_for(scene: Scene) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spes_peer.daemon.accounts import NOT_MEASURED, Accounts
 from spes_peer.daemon.data_ahead import SoundShards
-from spes_peer.daemon.given import GIVEN_FILE, GivenKeeper
-from spes_peer.daemon.history import Closed, RoundHistory
 from spes_peer.daemon.joining import Claiming
-from spes_peer.daemon.parts import RoundParts, part_of
+from spes_peer.daemon.parts import part_of
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
 from spes_peer.daemon.round_work import RoundWork
@@ -29,7 +28,6 @@ from spes_peer.guest.rules import Reason, in_words, until_at
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
 from spes_peer.node import Node
-from spes_peer.rounds.election import owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import (
     AdmissionRequest,
@@ -45,7 +43,7 @@ from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
-from spes_peer.training.work import HeldOut, TrainAhead, TrainProgress, TrainRound
+from spes_peer.training.work import TrainAhead, TrainProgress, TrainRound
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,6 @@ _STOP_MARGIN_SECONDS = 2.0  # a step may be under way when the deadline comes
 _LONGEST_REASON = 200  # characters of others' words in ours
 _LONGEST_PHASE = 20
 _MOST_AWAITED = 64  # whom a coordinator names as awaited
-_NOT_MEASURED = HeldOut(0.0, 0)
 
 
 class Member:
@@ -77,9 +74,7 @@ class Member:
         self.replica = replica
         self.claiming = claiming
         self.follower = Follower(node, spawn)
-        self.history = RoundHistory(node.traffic)
-        self.parts = RoundParts()
-        self.given = GivenKeeper(node.folder.path / GIVEN_FILE, lambda: node.traffic.sent_bytes)
+        self.accounts = Accounts(node)
         self.progress: TrainProgress | None = None
         self.round_phase: CoordinatorBeat | None = None
         self.speed = 0.0
@@ -97,10 +92,8 @@ class Member:
         self._opened: SealedRecord | None = None
         self._work: RoundWork | None = None
         self._shards = SoundShards(node)
-        self._held_out = _NOT_MEASURED
+        self._held_out = NOT_MEASURED
         self._measured_round = -1
-        self._applied: list[tuple[SealedRecord, str]] = []
-        """Records since the last measurement, each with the state root after it."""
         self.follower.on_message = self._on_message
         self.follower.on_lost = self._on_lost
         self.follower.still_to_say = self._still_to_say
@@ -181,7 +174,7 @@ class Member:
         await self.replica.catch_up(lambda why: self._say(self._phases.name, why))
         if self._measured_round != self.replica.applied:
             await self._measure(self.replica.applied)
-        self._note_rounds()
+        self.accounts.measured(self._measured_round, self._held_out)
 
     async def _measure(self, round: int) -> None:
         """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
@@ -191,7 +184,7 @@ class Member:
         if not roster and round:
             roster = chain.record(round - 1).sealed.record.roster
         peers = [entry.peer_id for entry in roster]
-        self._held_out = _NOT_MEASURED
+        self._held_out = NOT_MEASURED
         if self.node.peer_id in peers:
             slice = peers.index(self.node.peer_id)
             self._held_out = await self.trainer.get().measure_held_out(slice, len(peers))
@@ -207,7 +200,7 @@ class Member:
             return
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
-        self.parts.enter("exchange")
+        self.accounts.parts.enter("exchange")
         await self._have([manifest.data.shards[index] for index in needed])
         if self._rests_at_once:  # since the data was asked for
             return
@@ -221,11 +214,11 @@ class Member:
         task = TrainRound.of(record, entry, num_steps, stop_at)
         self._is_training = True
         try:
-            with self.given.training():
+            with self.accounts.given.training():
                 trained = await self.trainer.get().train_round(task)
         finally:
             self._is_training = False
-        self.parts.encoded(trained.encode_seconds)
+        self.accounts.parts.encoded(trained.encode_seconds)
         self.speed, self.router_choices = trained.tokens_per_second, trained.router_choices
         self._say("contributing", "sending what was trained")
         work.contribute(
@@ -252,7 +245,7 @@ class Member:
         task = TrainAhead.of(work.record.record, work.entry, manifest.training, manifest.sync.overlap_steps, stop_at)
 
         async def train() -> None:
-            with self.given.training():
+            with self.accounts.given.training():
                 await self.trainer.get().train_ahead(task)
 
         try:
@@ -296,7 +289,7 @@ class Member:
         if self._opened is not None and self._opened.hash == self.head.hash:
             return
         self._opened = self.head
-        self.parts.begin(self.head.round)
+        self.accounts.parts.begin(self.head.round)
         had_a_place, place = self._work is not None, self._place
         if self._work is not None:
             self._work.closed.set()
@@ -336,8 +329,7 @@ class Member:
     def _on_chain(self, switch: Switch | None) -> None:
         if switch is not None and switch.lost:
             self.replica.rewind(switch.first_round)
-            self.history.rewind(switch.first_round)
-            self._applied = [one for one in self._applied if one[0].round < switch.first_round]
+            self.accounts.rewind(switch.first_round)
             self._measured_round = min(self._measured_round, switch.first_round - 1)
         self._open_work()
 
@@ -463,7 +455,7 @@ class Member:
     def say_goodbye(self) -> None:
         """End now: the others need not wait."""
         self._is_leaving = True
-        self.given.keep()
+        self.accounts.given.keep()
         self.follower.send(Departure("leaving"))
         self.follower.coordinating.resign()
 
@@ -503,33 +495,10 @@ class Member:
             self._phases.touch()
 
     def _on_applied(self, record: SealedRecord) -> None:
-        self._applied.append((record, self.replica.state_root))
-
-    def _note_rounds(self) -> None:
-        """Remember what the applied records closed, for whoever watches; only the newest state was measured."""
-        applied, self._applied = self._applied, []
-        for sealed, root in applied:
-            record = sealed.record
-            self.history.held_out(record.round, record.held_out_loss)
-            if record.updates:
-                self.history.close(record, self._closed(sealed, root))
-                self.given.keep()
-
-    def _closed(self, closing: SealedRecord, root: str) -> Closed:
-        """The round that an applied record closed."""
-        chain = self.node.chain
-        opening = chain.record(closing.round - 1).sealed.record
-        return Closed(
-            opening,
-            self.node.clock.wall_at(opening.opened_at),
-            owner_of(opening, chain.record(closing.round).term),
-            root,
-            self._held_out if closing.round == self._measured_round else _NOT_MEASURED,
-            self.parts.take(opening.round),
-        )
+        self.accounts.applied(record, self.replica.state_root)
 
     def _account(self) -> None:
-        self.parts.enter(part_of(self._phases.name, self.round_phase.phase if self.round_phase else ""))
+        self.accounts.parts.enter(part_of(self._phases.name, self.round_phase.phase if self.round_phase else ""))
 
     def _on_trainer_restart(self) -> None:
         """The new process holds no state, and may hold fewer subsets."""

@@ -125,12 +125,12 @@ def add_member(status: Status, member: Member) -> None:
     status.reachability, status.reachability_why = _reachability(node), node.reach.why
     status.traffic.extend(by_transport(node.traffic))
     status.exchange.CopyFrom(exchange_status(node))
-    status.exchange.this_round.extend(member.history.this_round())
-    status.rounds.extend(member.history.rounds)
-    status.held_out_loss_start = member.history.held_out_loss_start
+    status.exchange.this_round.extend(member.accounts.history.this_round())
+    status.rounds.extend(member.accounts.history.rounds)
+    status.held_out_loss_start = member.accounts.history.held_out_loss_start
     status.state_root = member.replica.state_root
-    status.given.CopyFrom(member.given.message(node.chain.tallies.of(node.peer_id)))
-    status.parts.extend(member.parts.so_far)
+    status.given.CopyFrom(member.accounts.given.message(node.chain.tallies.of(node.peer_id)))
+    status.parts.extend(member.accounts.parts.so_far)
     status.training.CopyFrom(_training(member))
     if (beat := member.round_phase) is not None:
         status.round_phase.CopyFrom(
