@@ -5,13 +5,15 @@ import contextlib
 import functools
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Footer, Input, Static
 
 from spes_peer.errors import UserError
 from tui import plain
@@ -36,10 +38,18 @@ _NAMES = tuple(page.NAME for page in PAGES)
 _DRAW_SECONDS = 0.25
 
 
+class Palette(CommandPalette):
+    """Textual's (8.2.8) ends the program by a key for its list while that has no lines on the screen."""
+
+    def _action_command_list(self, action: str) -> None:
+        with contextlib.suppress(KeyError):
+            super()._action_command_list(action)
+
+
 class Dashboard(App[str]):
     """A client of one feed. Its result says why it ended."""
 
-    CSS_PATH: ClassVar = ["app.tcss", "panel.tcss", "help.tcss"]
+    CSS_PATH: ClassVar = [Path(__file__).with_name(name) for name in ("app.tcss", "panel.tcss", "help.tcss")]
     TITLE = "spes-peer"
     COMMAND_PALETTE_DISPLAY = "^p"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -174,6 +184,10 @@ class Dashboard(App[str]):
     def action_help(self) -> None:
         self.push_screen(HelpScreen())
 
+    def action_command_palette(self) -> None:
+        if not Palette.is_open(self):  # type: ignore[arg-type]
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_change_theme(self) -> None:
         self.theme = LIGHT_THEME.name if self.theme == DARK_THEME.name else DARK_THEME.name
 
@@ -228,7 +242,14 @@ class Dashboard(App[str]):
             ("plus", "scrub('change_speed', 2.0)", "speed", "+-"),
             ("minus", "scrub('change_speed', 0.5)", "", None),
         ):
-            self.bind(keys, action, description=description, show=shown is not None, key_display=shown)
+            binding = Binding(keys, action, description, show=shown is not None, key_display=shown, priority=True)
+            self._bindings.key_to_bindings.setdefault(keys, []).append(binding)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is typed into a line, or meant for what lies over the screen, moves nothing in a recording."""
+        if action != "scrub":
+            return True
+        return len(self.screen_stack) == 1 and not isinstance(self.focused, Input)
 
     def action_scrub(self, command: str, *arguments: float) -> None:
         for scrubber in self.query(Scrubber):

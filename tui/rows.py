@@ -51,6 +51,8 @@ class Field(Generic[Item]):
 def laid_out(fields: Sequence[Field[Item]], width: int, gap: int) -> list[tuple[Field[Item], int]]:
     """The fields that have room in `width`, in their order, each with the cells it gets; what is left is shared out by
     how much each wants to grow."""
+    if not fields:
+        return []  # before the first status
     kept = list(fields)
     while (left := width - sum(field.width + gap for field in kept) + gap) < 0:
         worst = max(kept, key=lambda field: field.rank)

@@ -52,9 +52,10 @@ class Scrubber(Static):
     def turn(self) -> None:
         """Play or pause; at the end, play again from the beginning."""
         player = self._player
-        if not player.is_playing and player.position_seconds >= player.duration_seconds:
+        was_playing = player.is_playing
+        if not was_playing and player.position_seconds >= player.duration_seconds:
             player.seek(0)
-        player.play(not player.is_playing)
+        player.play(not was_playing)
         self._told()
 
     def step(self, steps: int) -> None:
