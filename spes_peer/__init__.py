@@ -18,4 +18,17 @@ The folders answer one question each, and import only downwards:
     blobs, identity, files, errors
 """
 
+import sys
+
 __version__ = "0.1.0"
+
+
+def refuse_windows(platform: str) -> None:
+    """Ends the program there, whatever was typed: files are locked, and processes tied to each other, by what native
+    Windows does not have."""
+    if platform == "win32":
+        sys.stderr.write("spes-peer: native Windows is not supported; run it in WSL (untested), or on Linux\n")
+        sys.exit(2)
+
+
+refuse_windows(sys.platform)

@@ -24,6 +24,7 @@ import grpc.aio
 
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.events.words import last_end
+from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.wire import control_pb2_grpc
 from spes_peer.wire.control_pb2 import (
     CommandReply,
@@ -40,8 +41,6 @@ SILENCE_SECONDS = 15.0
 COMMAND_SECONDS = 30.0
 _STOP_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
-# sun_path holds 108 bytes with its closing zero
-_MAX_SOCKET_PATH_BYTES = 107
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 32 << 20),
@@ -166,10 +165,10 @@ class ControlServer:
 
 def _address(socket_path: Path) -> str:
     path = os.fsencode(socket_path.absolute())
-    if len(path) > _MAX_SOCKET_PATH_BYTES:
+    if len(path) > MAX_SOCKET_PATH_BYTES:
         raise BadConfiguration(
             f"the socket path {socket_path} has {len(path)} bytes, and the system takes at most"
-            f" {_MAX_SOCKET_PATH_BYTES}; choose a shorter --data-dir"
+            f" {MAX_SOCKET_PATH_BYTES}; choose a shorter --data-dir"
         )
     return f"unix:{urllib.parse.quote(path)}"
 

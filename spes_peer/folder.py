@@ -17,6 +17,7 @@ from spes_peer import events
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import UNFINISHED, write_whole
 from spes_peer.identity import Identity
+from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.run.manifest import SignedManifest
 
 MANIFEST_FILE = "manifest.spes"
@@ -36,9 +37,9 @@ _OWN = frozenset(
     }
 )
 """Names of all that a volunteer's daemon and its processes write into its folder; a test looks that it is all."""
-# sun_path of a Unix socket holds 108 bytes; the longest of ours is tunnels/<12 characters>.sock
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.05  # whoever looks whether a daemon runs holds it for a moment
-_LONGEST_FOLDER_BYTES = 107 - len("/tunnels/xxxxxxxxxxxx.sock")
+# the longest path of ours is tunnels/<12 characters>.sock
+_LONGEST_FOLDER_BYTES = MAX_SOCKET_PATH_BYTES - len("/tunnels/xxxxxxxxxxxx.sock")
 
 
 def holder_of(folder: Path) -> str:

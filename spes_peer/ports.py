@@ -9,10 +9,13 @@ import errno
 import ipaddress
 import random
 import socket
+import sys
 from dataclasses import dataclass
 
 from spes_peer.errors import BadConfiguration
 
+MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Of the path of a Unix socket: what the system has room for, less the zero at its end."""
 # Below what systems give to outgoing connections (from 32768 or 49152 on), so that none of those takes a port between
 # the moment it is chosen and the moment it is listened on.
 _FREE_PORTS = range(20_000, 32_000)

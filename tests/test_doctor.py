@@ -1,11 +1,13 @@
 """The doctor: what it finds on this machine and among others, in words, with what to do."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,12 +16,16 @@ from control_program import Program, served, short_folder
 from exchange_nodes import Node, address_of, running
 from tui_statuses import status
 
-from spes_peer.doctor import machine, network
+from spes_peer import refuse_windows
+from spes_peer.doctor import line, machine, network
 from spes_peer.doctor.command import DoctorSettings, examine
 from spes_peer.doctor.finding import Finding, are_fit, in_words
+from spes_peer.exchange.dial_back import DialledBack
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.folder import INCARNATION_FILE, StateFolder
-from spes_peer.run.manifest import SignedManifest
+from spes_peer.identity import Identity
+from spes_peer.ports import Ports
+from spes_peer.run.manifest import Manifest, Shard, SignedManifest, sign_manifest
 
 
 @pytest.fixture
@@ -124,12 +130,12 @@ async def test_what_keeps_the_doctor_from_looking_is_a_finding(folder: Path) -> 
 
 
 async def test_a_node_that_answers_tells_the_run_and_the_time(node: Node, signed_manifest: SignedManifest) -> None:
-    run, clock = await network.nodes([address_of(node)])
+    (run, clock), _ = await network.nodes([address_of(node)])
     assert run.said.startswith(f"demo {signed_manifest.run_id.hex()[:12]}, round 3, at 127.0.0.1:")
     assert (run.verdict, clock.what) == ("ok", "clock")
     node.ahead_seconds = 3600.0
     node.describe_run(signed_manifest)
-    _, clock = await network.nodes([address_of(node)])
+    (_, clock), _ = await network.nodes([address_of(node)])
     assert clock.verdict == "hint"
     assert "behind the run's" in clock.said
 
@@ -137,12 +143,80 @@ async def test_a_node_that_answers_tells_the_run_and_the_time(node: Node, signed
 async def test_a_node_that_does_not_answer_is_said_beside_one_that_does(node: Node) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         dead = dataclasses.replace(address_of(node), port=free.getsockname()[1])
-    silent, run, _ = await network.nodes([dead, address_of(node)])
+    (silent, run, _), introduction = await network.nodes([dead, address_of(node)])
+    assert introduction is not None
     assert f"nothing listens at {dead.endpoint}" in silent.said
     assert silent.advice
     assert run.verdict == "ok"
-    assert [one.verdict for one in await network.nodes([dead])] == ["hint"]
-    assert "--bootstrap" in (await network.nodes([]))[0].advice
+    assert [one.verdict for one in (await network.nodes([dead]))[0]] == ["hint"]
+    assert "--bootstrap" in (await network.nodes([]))[0][0].advice
+
+
+async def test_a_daemon_that_does_not_answer_is_one(folder: Path) -> None:
+    with served_by_nobody(folder):
+        findings, found = await network.daemon(folder)
+    assert found
+    assert findings[0].verdict == "bad"
+
+
+@contextlib.contextmanager
+def served_by_nobody(folder: Path) -> Iterator[None]:
+    """Something that listens where a daemon would, and speaks another language."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "control.sock"))
+        listener.listen()
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_which_ports_are_reached_from_outside_and_what_to_do_where_they_are_not() -> None:
+    ports = Ports(4510, 4511, 4512)
+    found = DialledBack("ann", "203.0.113.7", ("", "", ""))
+    router, outside = line.doors_found(found, ports, is_chosen=True, own="203.0.113.7")
+    assert (router.verdict, outside.verdict) == ("ok", "ok")
+    assert "its own address" in router.said
+    assert outside.said == "TCP 4510, 4511, 4512: all answer when ann dials"
+    found = DialledBack("ann", "203.0.113.7", ("", "it does not answer in 4 s", "refused"))
+    router, outside = line.doors_found(found, ports, is_chosen=True, own="192.168.1.5")
+    assert "a router of this machine" in router.said
+    assert outside.said.startswith("2 of TCP 4510, 4511, 4512 do not answer when ann dials; 4511: it does not answer")
+    assert "forward TCP 4510 to 4512 on the router to 192.168.1.5" in outside.advice
+    assert "let TCP 4510 to 4512 in" in line.doors_found(found, ports, False, own="203.0.113.7")[1].advice
+    assert line.doors_found(DialledBack("ann", "", ("", "", "")), ports, True, "10.0.0.1")[0].verdict == "hint"
+
+
+async def test_the_line_is_measured_before_joining(node: Node, manifest: Manifest, organizer: Identity) -> None:
+    blob = node.store.put(bytes(200_000))
+    shards = (Shard(blob=blob.name, num_tokens=100_000),)
+    data = manifest.data.model_copy(update={"shards": shards})
+    signed = sign_manifest(manifest.model_copy(update={"data": data}), organizer)
+    node.describe_run(signed)
+    node.run_id = signed.run_id
+    _, introduction = await network.nodes([address_of(node)])
+    assert introduction is not None
+    findings = {finding.what: finding for finding in await line.look(introduction, "127.0.0.1", 0)}
+    assert findings["from outside"].verdict == "ok"
+    assert "MB/s from node; a round brings" in findings["line"].said
+    await node.stop()
+    assert "cannot be asked" in (await line.look(introduction, "127.0.0.1", 0))[0].said
+
+
+def test_what_is_not_linux_is_untested_and_windows_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert machine.system("Linux", "6.1").verdict == "ok"
+    assert "WSL is untested" in machine.system("Linux", "5.15.90-microsoft-standard-WSL2").advice
+    assert "Darwin is untested" in machine.system("Darwin", "23").advice
+    refuse_windows("linux")
+    with pytest.raises(SystemExit) as ended:
+        refuse_windows("win32")
+    assert ended.value.code == 2
+    assert "WSL" in capsys.readouterr().err
 
 
 async def test_a_running_daemon_tells_what_it_has_found_out(folder: Path) -> None:
@@ -152,7 +226,7 @@ async def test_a_running_daemon_tells_what_it_has_found_out(folder: Path) -> Non
     shown.services.add(name="DHT node", state="restarting", why="it has ended")
     async with served(Program(shown), folder):
         findings, found = await network.daemon(folder)
-    assert found is not None
+    assert found
     by_what = {finding.what: finding for finding in findings}
     assert by_what["daemon"].said.startswith(f"pid {shown.pid}, {shown.phase.name}")
     assert "the disk is full" in [finding.said for finding in findings if finding.what == "trouble"]
@@ -161,17 +235,17 @@ async def test_a_running_daemon_tells_what_it_has_found_out(folder: Path) -> Non
     assert "forward three TCP ports" in by_what["reachability"].advice
     assert "tokens/s" in by_what["speed"].said
     findings, found = await network.daemon(folder)
-    assert found is None
+    assert not found
     assert "none runs" in findings[0].said
 
 
 async def test_all_of_it_is_looked_at_and_a_wrong_address_is_a_finding_too(folder: Path, node: Node) -> None:
     address = f"/ip4/127.0.0.1/tcp/{address_of(node).port}/p2p/{node.peer_id}"
+    node.run_id = node.description().manifest.run_id
     settings = DoctorSettings(folder, (address,), "cpu", "127.0.0.1", 0)
     found = [finding async for finding in examine(settings)]
-    assert {"programs", "memory", "disk", "state folder", "processes", "daemon", "ports", "run", "clock", "device"} == {
-        finding.what for finding in found
-    }
+    looked_at = {"system", "programs", "memory", "disk", "state folder", "processes", "daemon", "ports", "run", "clock"}
+    assert {*looked_at, "router", "from outside", "device"} == {finding.what for finding in found}
     wrong = [finding async for finding in examine(dataclasses.replace(settings, bootstraps=("nonsense",)))]
     assert [finding.verdict for finding in wrong if finding.what == "run"] == ["bad"]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from spes_peer.doctor import machine, network
+from spes_peer.doctor import line, machine, network
 from spes_peer.doctor.finding import Finding, are_fit, in_words
 from spes_peer.errors import PeerError, UserError
 from spes_peer.exchange.addresses import NodeAddress, parse_address
@@ -45,23 +45,28 @@ async def _run(settings: DoctorSettings, as_json: bool) -> int:
 async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
     """Quick things first."""
     folder = settings.data_dir
+    yield machine.system()
     yield machine.programs()
     yield machine.memory()
     yield _looked_at("disk", lambda: machine.disk(folder))
     yield _looked_at("state folder", lambda: machine.state(folder))
     yield machine.strays()
-    findings, status = await network.daemon(folder)
+    findings, has_daemon = await network.daemon(folder)
     for finding in findings:
         yield finding
-    if status is None:  # else the daemon has them
+    if not has_daemon:  # else that has them
         yield machine.ports(settings.host, settings.port)
     try:
         addresses = _addresses(settings)
     except (UserError, PeerError, OSError) as error:
         yield Finding("run", _reason(error), "give the whole address that its organizer gives: --bootstrap", stops=True)
     else:
-        for finding in await network.nodes(addresses):
+        findings, introduction = await network.nodes(addresses)
+        for finding in findings:
             yield finding
+        if introduction is not None and not has_daemon:  # else that has measured it
+            for finding in await line.look(introduction, settings.host, settings.port):
+                yield finding
     yield await machine.device(settings.device)
 
 

@@ -1,6 +1,7 @@
 """This machine by itself: programs, device, memory, disk, state folder, ports, what an earlier daemon left."""
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,15 @@ _LIBRARIES = ("torch", "hivemind", "libp2p", "grpcio", "textual")
 _OUR_PROCESSES = "spes_peer.tied"
 _LEAST_MEMORY_BYTES = 2 << 30
 _LEAST_DISK_BYTES = 2 << 30
+
+
+def system(name: str = platform.system(), release: str = platform.release()) -> Finding:
+    """What there is under us. Native Windows does not come so far (`spes_peer.refuse_windows`)."""
+    said = f"{name} {release}"
+    if name == "Linux" and "microsoft" not in release.lower():
+        return Finding("system", f"{said}, which is supported")
+    which = "WSL" if name == "Linux" else name
+    return Finding("system", said, f"{which} is untested: it may work; tell us what does not")
 
 
 def programs() -> Finding:
@@ -101,8 +111,11 @@ def ports(host: str, base: int) -> Finding:
     except UserError as error:
         return Finding("ports", str(error), "name others with --port, or 0 for free ones", stops=True)
     if not base:
-        return Finding("ports", "free ones are picked at each start; behind a router that forwards, name one: --port N")
-    return Finding("ports", f"TCP {chosen.grpc}, {chosen.libp2p} and {chosen.dht} are free here")
+        return Finding(
+            "ports", "three free TCP ports are picked at each start; to open some, name them: --port N, to N + 2"
+        )
+    three = f"TCP {chosen.grpc} (blobs), {chosen.libp2p} (relays) and {chosen.dht} (DHT)"
+    return Finding("ports", f"{three} are to be open, and are free here")
 
 
 def strays() -> Finding:

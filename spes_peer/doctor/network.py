@@ -10,6 +10,7 @@ from spes_peer.doctor.finding import Finding
 from spes_peer.errors import TooOld, UserError
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.introduction import Introduction, describe
+from spes_peer.logs import plain
 from spes_peer.wire.control_pb2 import Status
 
 _ASK_SECONDS = 10.0
@@ -17,17 +18,20 @@ _MOST_ASKED = 4
 _MOST_OFF_SECONDS = 2.0
 
 
-async def nodes(addresses: Sequence[NodeAddress]) -> list[Finding]:
-    """Each node by itself, all at once; and the clock against theirs."""
+async def nodes(addresses: Sequence[NodeAddress]) -> tuple[list[Finding], Introduction | None]:
+    """Each node by itself, all at once, and the clock against theirs; who answered, if anybody did."""
     if not addresses:
-        return [Finding("run", "no node of a run is known here", "give one: spes-peer doctor --bootstrap ADDRESS")]
+        advice = "give one: spes-peer doctor --bootstrap ADDRESS"
+        return [Finding("run", "no node of a run is known here", advice)], None
     asked = addresses[:_MOST_ASKED]
     answers = await asyncio.gather(*(_asked(address) for address in asked))
     findings = [_of_node(address, answer) for address, answer in zip(asked, answers, strict=True)]
     offsets = [answer[1] for answer in answers if not isinstance(answer, UserError)]
     if not offsets:
-        return findings
-    return [*(one for one in findings if one.verdict != "ok"), *_of_run(answers), _clock(offsets)]
+        return findings, None
+    introduction = next(answer[0] for answer in answers if not isinstance(answer, UserError))
+    bad = (one for one in findings if one.verdict != "ok")
+    return [*bad, _of_run(introduction), _clock(offsets)], introduction
 
 
 async def _asked(address: NodeAddress) -> tuple[Introduction, float] | UserError:
@@ -47,12 +51,10 @@ def _of_node(address: NodeAddress, answer: tuple[Introduction, float] | UserErro
     return Finding("run", f"{address.endpoint} answers")
 
 
-def _of_run(answers: Sequence[tuple[Introduction, float] | UserError]) -> list[Finding]:
-    introduction = next(answer[0] for answer in answers if not isinstance(answer, UserError))
+def _of_run(introduction: Introduction) -> Finding:
     run, endpoint = introduction.manifest.run, introduction.endpoint
-    return [
-        Finding("run", f"{run.name} {introduction.run_id.hex()[:12]}, round {introduction.head_round}, at {endpoint}")
-    ]
+    said = f"{plain(run.name)} {introduction.run_id.hex()[:12]}, round {introduction.head_round}, at {endpoint}"
+    return Finding("run", said)
 
 
 def _clock(offsets: Sequence[float]) -> Finding:
@@ -63,20 +65,19 @@ def _clock(offsets: Sequence[float]) -> Finding:
     return Finding("clock", said)
 
 
-async def daemon(folder: Path) -> tuple[list[Finding], Status | None]:
-    """What a daemon on this folder has found out, with its status; None where none runs."""
+async def daemon(folder: Path) -> tuple[list[Finding], bool]:
+    """What a daemon on this folder has found out, and whether there is one; it may be there and not answer."""
     socket_path = folder / "control.sock"
     if not is_live(socket_path):
         advice = "start it with: spes-peer join; how others reach this machine it finds out then"
-        return [Finding("daemon", f"none runs on {folder}", advice)], None
+        return [Finding("daemon", f"none runs on {folder}", advice)], False
     try:
         async with ControlClient(socket_path) as client:
             status = await client.status_once()
     except UserError as error:
-        return [
-            Finding("daemon", str(error), "see: spes-peer logs; end it with: spes-peer leave --at-once", True)
-        ], None
-    return [*_of_daemon(status), *_of_reach(status)], status
+        advice = "see: spes-peer logs; end it with: spes-peer leave --at-once"
+        return [Finding("daemon", str(error), advice, stops=True)], True
+    return [*_of_daemon(status), *_of_reach(status)], True
 
 
 def _of_daemon(status: Status) -> list[Finding]:

@@ -51,6 +51,7 @@ from spes_peer.exchange.transfers import Move, Transfers
 from spes_peer.exchange.uploads import Uploads
 from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.logs import plain
+from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed
@@ -74,7 +75,6 @@ M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 _OUTBOX_MESSAGES = 1_000  # a member that is so far behind does not read
-_MAX_SOCKET_PATH_BYTES = 100  # the kernel takes 107
 _MAX_REASON_CHARACTERS = 400  # of what a caller said, some is in it
 Context = Any  # grpc.aio.ServicerContext
 
@@ -162,7 +162,7 @@ class PeerServer:
 
 
 def _make_way(unix_path: Path) -> None:
-    if len(os.fsencode(unix_path)) > _MAX_SOCKET_PATH_BYTES:
+    if len(os.fsencode(unix_path)) > MAX_SOCKET_PATH_BYTES:
         raise BadConfiguration(f"the path {unix_path} is too long for a socket; choose a shorter state folder")
     unix_path.unlink(missing_ok=True)  # of an earlier start that was killed
 

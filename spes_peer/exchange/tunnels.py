@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.exchange.relays import RelayLimits
 from spes_peer.identity import Identity
-from spes_peer.ports import check_port_free
+from spes_peer.ports import MAX_SOCKET_PATH_BYTES, check_port_free
 from spes_peer.process import Backoff, Child, Service, start_surely
 from spes_peer.wire import children_pb2
 from spes_peer.wire.children_pb2 import (
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 _MODULE = "spes_peer.exchange.libp2p_node"
 _START_SECONDS = 60.0  # imports take a second, on a machine that starts everything at once many
 _OPEN_SECONDS = 10.0  # only makes a socket; the peer is dialled when something connects to it
-_MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
 _TUNNELS = "tunnels"
 _LONGEST_SOCKET_NAME = "x" * 12 + ".sock"
 
@@ -217,7 +216,7 @@ def absolute_paths(folder: Path, inbound_socket: Path) -> tuple[Path, Path]:
     """Both as absolute paths; `BadConfiguration` if they are too long for the sockets there."""
     folder, inbound_socket = folder.absolute(), inbound_socket.absolute()
     for path in (folder / _TUNNELS / _LONGEST_SOCKET_NAME, inbound_socket):
-        if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
             raise BadConfiguration(
                 f"the path of the socket {path} is too long; choose a state folder with a shorter one"
             )

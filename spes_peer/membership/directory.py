@@ -34,7 +34,7 @@ from spes_peer.membership.entries import (
     dht_addresses_in,
     sign_entry,
 )
-from spes_peer.ports import check_port_free
+from spes_peer.ports import MAX_SOCKET_PATH_BYTES, check_port_free
 from spes_peer.process import Backoff, Child, Service, start_surely
 from spes_peer.run.manifest import Timing
 from spes_peer.run.peers import Claim, Head, PeerEntry
@@ -62,8 +62,7 @@ _ADD_SECONDS = 5.0
 _RELEASE_SECONDS = 2.0
 _FIND_SECONDS = 30.0
 _UNDER_WAY_SECONDS = 5.0  # at most, from a peer that signs its entry to one that reads it
-_MAX_SOCKET_PATH_BYTES = 100  # systems allow 104 to 108
-_P2PD_SOCKET_NAME = "p2pd-0123456789a.sock"
+_LONGEST_SOCKET_NAME = "p2pclient-0123456789a.sock"
 _MAX_CACHED_ADDRESSES = 64
 _ADDRESSES_PER_PEER = 4
 
@@ -426,6 +425,6 @@ class Directory:
 def socket_folder(folder: Path) -> Path:
     """Where p2pd's socket of a state folder lies: in it, or in the temporary folder if the path grows too long."""
     inside = folder / "p2pd"
-    if len(os.fsencode(inside / _P2PD_SOCKET_NAME)) <= _MAX_SOCKET_PATH_BYTES:
+    if len(os.fsencode(inside / _LONGEST_SOCKET_NAME)) <= MAX_SOCKET_PATH_BYTES:
         return inside
     return Path(tempfile.gettempdir()) / f"spes-peer-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
