@@ -20,7 +20,7 @@ _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal",
 
 def cpu_temperature() -> float | None:
     """The warmest core, degrees Celsius."""
-    with contextlib.suppress(OSError, AttributeError):  # the latter where psutil has none for the system
+    with contextlib.suppress(OSError, AttributeError, RuntimeError, ValueError):  # as psutil has it for the system
         sensors = psutil.sensors_temperatures()
         for name in _CPU_SENSORS:
             if warmest := max((one.current or 0.0 for one in sensors.get(name, ())), default=0.0):

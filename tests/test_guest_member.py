@@ -162,7 +162,11 @@ async def test_a_machine_that_gets_hot_is_left_alone_until_it_is_cool_again(
     monkeypatch.setattr("spes_peer.daemon.resting._LOOK_SECONDS", 0.001)
     degrees, seconds = [60.0], itertools.count(0.0, 5.0)
     resting = Resting(tmp_path, GuestRules(max_temperature=80.0))
-    resting.sense = lambda: Facts(1e9, next(seconds), temperature=degrees[0])
+
+    async def sense() -> Facts:
+        return Facts(1e9, next(seconds), temperature=degrees[0])
+
+    resting.sense = sense
     resting.on_change = lambda: scene.member.rest_for(resting.reasons)
     async with scene.living():
         looking = asyncio.create_task(resting.run())

@@ -83,30 +83,32 @@ def senses(tmp_path: Path, device: DeviceFigures | None, **rules: Any) -> Senses
     return Senses(GuestRules(**rules), trainer, Today(tmp_path / "today.json", lambda: (0, 0)))
 
 
-def test_while_it_trains_the_trainer_tells_of_its_device(tmp_path: Path) -> None:
-    facts = senses(tmp_path, GPU, yields_gpu=True)()
+async def test_while_it_trains_the_trainer_tells_of_its_device(tmp_path: Path) -> None:
+    facts = await senses(tmp_path, GPU, yields_gpu=True)()
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (71.0, 0.3, 3 << 30)
-    facts = senses(tmp_path, CPU, max_temperature=80.0)()
+    facts = await senses(tmp_path, CPU, max_temperature=80.0)()
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (61.0, None, None)
-    assert senses(tmp_path, GPU)().temperature is None  # nobody asked
+    assert (await senses(tmp_path, GPU)()).temperature is None  # nobody asked
 
 
-def test_while_the_trainer_rests_all_use_of_its_gpu_is_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_trainer_rests_all_use_of_its_gpu_is_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
     gpu = SimpleNamespace(
         temperature=lambda: 50.0, others_use=lambda pid: asked.append(pid) or 0.9, used_bytes=lambda: 7 << 30
     )
     monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: asked.append(uuid) or gpu)
     sense = senses(tmp_path, GPU, yields_gpu=True)
-    sense()
+    await sense()
     sense._trainer.device = None  # type: ignore[misc]
-    facts = sense()
+    facts = await sense()
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (50.0, 0.9, 7 << 30)
-    sense()
+    await sense()
     assert asked == ["GPU-1234", None, None]
 
 
-def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
+async def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensors, "cpu_temperature", lambda: None)
@@ -114,16 +116,17 @@ def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
     sense = senses(tmp_path, blind, yields_gpu=True, max_temperature=80.0)
     resting = Resting(tmp_path, sense._rules)
     for _ in range(3):
-        resting.take(sense())
+        resting.take(await sense())
     assert [record.getMessage() for record in caplog.records] == [
         "no sensor tells how warm the device is: --max-temperature has no effect",
         "the driver does not tell who uses the GPU: --yield-gpu goes by memory alone",
     ]
     assert not resting.reasons
     caplog.clear()
-    senses(tmp_path, dataclasses.replace(CPU, temperature=0.0), yields_gpu=True)()
+    await senses(tmp_path, dataclasses.replace(CPU, temperature=0.0), yields_gpu=True)()
     assert caplog.messages == ["it trains on the CPU: --yield-gpu has no effect"]
-    assert senses(tmp_path, None, yields_gpu=True, max_temperature=80.0)().temperature is None  # not known yet
+    unknown = await senses(tmp_path, None, yields_gpu=True, max_temperature=80.0)()
+    assert unknown.temperature is None  # not known yet
 
 
 @pytest.mark.parametrize(

@@ -187,11 +187,13 @@ def test_the_days_traffic_outlives_a_restart_but_not_the_day(tmp_path: Path) -> 
     totals[:] = [3_000_000, 500]
     today.count("2026-11-30")
     assert (today.sent_bytes, today.received_bytes) == (3_000_000, 500)
+    today.keep()
     again = Today(path, lambda: (0, 0))  # its counters begin anew
     again.count("2026-11-30")
     assert (again.sent_bytes, again.received_bytes) == (3_000_000, 500)
     again.count("2026-12-01")
     assert (again.sent_bytes, again.received_bytes) == (0, 0)
+    again.keep()
     assert Today(path, lambda: (0, 0)).sent_bytes == 0
 
 

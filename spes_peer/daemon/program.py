@@ -262,7 +262,7 @@ class Daemon:
         """Before a trainer takes its place on the device."""
         today = Today(self._folder.path / TODAY_FILE, lambda: (node.traffic.sent_bytes, node.traffic.received_bytes))
         self._resting.sense = Senses(self.settings.guest, trainer, today)
-        self._resting.take(await asyncio.to_thread(self._resting.sense))
+        await self._resting.look()
         if reasons := self._resting.reasons:
             await trainer.rest(in_words(reasons))
 

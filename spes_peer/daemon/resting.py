@@ -6,7 +6,7 @@ The machine is looked at every few seconds. What no sensor tells is no reason to
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Resting:
     def __init__(self, folder: Path, rules: GuestRules) -> None:
         self.rules = rules
         self.on_change: Callable[[], None] = lambda: None
-        self.sense: Callable[[], Facts] = lambda: Facts(time.time(), boot_seconds())
-        """What the machine is doing; may take a moment."""
+        self.sense: Callable[[], Awaitable[Facts]] | None = None
+        """What the machine is doing, once that can be known."""
         self._mark = folder / PAUSE_MARK
         self._is_by_owner = self._mark.exists()
         self._judged = Judged()
@@ -70,7 +70,12 @@ class Resting:
         """For ever."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            self.take(await asyncio.to_thread(self.sense))
+            await self.look()
+
+    async def look(self) -> None:
+        """Judge by what the machine is doing."""
+        if self.sense is not None:
+            self.take(await self.sense())
 
     def take(self, facts: Facts) -> None:
         """Judge by these facts."""
@@ -92,7 +97,7 @@ def _log(before: Sequence[Reason], after: Sequence[Reason]) -> None:
 
 
 class Senses:
-    """Facts of this machine for the rules that need them; call it from any one thread."""
+    """Facts of this machine for the rules that need them."""
 
     def __init__(self, rules: GuestRules, trainer: TrainerHost, today: Today) -> None:
         self._rules = rules
@@ -103,10 +108,17 @@ class Senses:
         """Of the trainer's device; "" of a CPU."""
         self._said: set[str] = set()
 
-    def __call__(self) -> Facts:
-        rules, at = self._rules, time.time()
-        if rules.counts_traffic:
+    async def __call__(self) -> Facts:
+        """Sensors and disks may take their time, and are asked in a thread."""
+        at = time.time()
+        if self._rules.counts_traffic:
             self._today.count(day_of(at))
+        return await asyncio.to_thread(self._look, at)
+
+    def _look(self, at: float) -> Facts:
+        rules = self._rules
+        if rules.counts_traffic:
+            self._today.keep()
         facts = Facts(
             at,
             boot_seconds(),

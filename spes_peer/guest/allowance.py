@@ -30,18 +30,19 @@ class Today:
         self._load()
 
     def count(self, day: str) -> None:
-        """Take in what was moved since the last time; with a new day it starts anew. Call it every few seconds."""
+        """Take in what was moved since the last time; with a new day it starts anew. Call it every few seconds, where
+        the totals are counted."""
         if day != self._day:
             self._day, self.sent_bytes, self.received_bytes = day, 0, 0
         before, self._counted = self._counted, self._totals()
         self.sent_bytes += self._counted[0] - before[0]
         self.received_bytes += self._counted[1] - before[1]
-        kept_day, kept_bytes = self._kept
-        if day != kept_day or self.sent_bytes + self.received_bytes - kept_bytes >= _KEEP_BYTES:
-            self.keep()
 
     def keep(self) -> None:
-        """Write it down."""
+        """Write it down, if there is much that is not."""
+        kept_day, kept_bytes = self._kept
+        if self._day == kept_day and self.sent_bytes + self.received_bytes - kept_bytes < _KEEP_BYTES:
+            return
         content = {"day": self._day, "sent": self.sent_bytes, "received": self.received_bytes}
         self._kept = (self._day, self.sent_bytes + self.received_bytes)
         with contextlib.suppress(DiskTrouble):  # which stands on the board of troubles
