@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
+from textual.worker import Worker
 
 from spes_peer.errors import UserError
 from tui import plain
@@ -39,11 +40,17 @@ _DRAW_SECONDS = 0.25
 
 
 class Palette(CommandPalette):
-    """Textual's (8.2.8) ends the program by a key for its list while that has no lines on the screen."""
+    """Textual's (8.2.8), which would end the program by a key for its list while that has no lines on the screen, and
+    when it is closed while it still looks for what was typed."""
 
     def _action_command_list(self, action: str) -> None:
         with contextlib.suppress(KeyError):
             super()._action_command_list(action)
+
+    def _gather_commands(self, search_value: str) -> Worker[None]:
+        search = super()._gather_commands(search_value)
+        search.exit_on_error = False
+        return search
 
 
 class Dashboard(App[str]):

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from spes_peer.cli.parsing import add_data_dir, add_log_level, can_draw, count, data_dir, sentence
+from spes_peer.cli.parsing import add_data_dir, add_log_level, can_draw, count, data_dir, port, sentence
 from spes_peer.errors import UserError
+
+_WEB_PORT = 8321
 
 
 def add_running(commands: Any) -> list[argparse.ArgumentParser]:
@@ -26,7 +28,17 @@ def add_running(commands: Any) -> list[argparse.ArgumentParser]:
 
 def _add_watch(commands: Any) -> Any:
     about = "open the dashboard of a running daemon; closing it leaves the daemon running"
-    parser = commands.add_parser("watch", help=about, description=sentence(about))
+    parser = commands.add_parser(
+        "watch", help=about, description=sentence(about), epilog="example:\n  spes-peer watch\n  spes-peer watch --web"
+    )
+    parser.add_argument(
+        "--web",
+        type=port,
+        nargs="?",
+        const=_WEB_PORT,
+        metavar="PORT",
+        help=f"serve it to a browser on this machine instead, on this port ({_WEB_PORT})",
+    )
     add_data_dir(parser)
     add_log_level(parser, "ERROR")
     parser.set_defaults(run=_watch)
@@ -38,10 +50,15 @@ def _watch(options: argparse.Namespace) -> int:
     from spes_peer.control import is_live, none_runs
 
     socket_path = data_dir(options) / "control.sock"
-    if not can_draw():
-        raise UserError("watch needs a terminal; use: spes-peer status")
+    if options.web is None and not can_draw():
+        raise UserError("watch needs a terminal; use: spes-peer status, or: spes-peer watch --web")
     if not is_live(socket_path):
         raise none_runs(socket_path.parent)
+    if options.web is not None:
+        from tui.web import serve
+
+        serve(socket_path, options.web)
+        return 0
     reason = tui.run(socket_path)
     if not reason.startswith("ended by"):  # a signal: nobody is there to read it
         print(reason)
