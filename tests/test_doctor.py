@@ -26,6 +26,7 @@ from spes_peer.folder import INCARNATION_FILE, StateFolder
 from spes_peer.identity import Identity
 from spes_peer.ports import Ports
 from spes_peer.run.manifest import Manifest, Shard, SignedManifest, sign_manifest
+from spes_peer.training.device import DeviceReport
 
 
 @pytest.fixture
@@ -239,13 +240,23 @@ async def test_a_running_daemon_tells_what_it_has_found_out(folder: Path) -> Non
     assert "none runs" in findings[0].said
 
 
-async def test_all_of_it_is_looked_at_and_a_wrong_address_is_a_finding_too(folder: Path, node: Node) -> None:
+async def test_all_of_it_is_looked_at_and_a_wrong_address_is_a_finding_too(
+    folder: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def report(name: str, about: bytes = b"") -> DeviceReport:
+        asked.append((name, about))
+        return DeviceReport("cpu", "cpu", 10**9, 10**9, 10**9, True)
+
+    monkeypatch.setattr(machine, "report_of", report)
     address = f"/ip4/127.0.0.1/tcp/{address_of(node).port}/p2p/{node.peer_id}"
     node.run_id = node.description().manifest.run_id
     settings = DoctorSettings(folder, (address,), "cpu", "127.0.0.1", 0)
     found = [finding async for finding in examine(settings)]
     looked_at = {"system", "programs", "memory", "disk", "state folder", "processes", "daemon", "ports", "run", "clock"}
     assert {*looked_at, "router", "from outside", "device"} == {finding.what for finding in found}
+    assert asked == [("cpu", node.description().manifest.manifest)]
     wrong = [finding async for finding in examine(dataclasses.replace(settings, bootstraps=("nonsense",)))]
     assert [finding.verdict for finding in wrong if finding.what == "run"] == ["bad"]
 
@@ -262,3 +273,9 @@ def test_the_command_prints_for_programs_and_ends_with_what_it_found(folder: Pat
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(done.stdout)}
     assert verdicts["device"] == "bad"
     assert verdicts["programs"] == "ok"
+
+
+async def test_the_speed_on_the_runs_model_is_tried(manifest: Manifest) -> None:
+    small = manifest.model.model_copy(update={"d_model": 16, "num_layers": 1, "expert_hidden": 8, "sequence_length": 8})
+    found = await machine.device("cpu", manifest.model_copy(update={"model": small}).to_bytes())
+    assert "tokens/s with 4 subsets of this run" in found.said

@@ -56,6 +56,7 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
         yield finding
     if not has_daemon:  # else that has them
         yield machine.ports(settings.host, settings.port)
+    introduction = None
     try:
         addresses = _addresses(settings)
     except (UserError, PeerError, OSError) as error:
@@ -67,7 +68,8 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
         if introduction is not None and not has_daemon:  # else that has measured it
             for finding in await line.look(introduction, settings.host, settings.port):
                 yield finding
-    yield await machine.device(settings.device)
+    manifest = introduction.signed_manifest.manifest if introduction is not None and not has_daemon else b""
+    yield await machine.device(settings.device, manifest)
 
 
 def _looked_at(what: str, look: Callable[[], Finding]) -> Finding:

@@ -47,14 +47,16 @@ def programs() -> Finding:
     return Finding("programs", said)
 
 
-async def device(name: str) -> Finding:
-    """As torch has it."""
+async def device(name: str, manifest: bytes = b"") -> Finding:
+    """As torch has it, and how fast it trains the run of a manifest."""
     try:
-        report = await report_of(name)
+        report = await report_of(name, manifest)
     except NoDevice as error:
         said, _, advice = str(error).partition("; ")
         return Finding("device", said, advice, stops=True)
     words = f"{report.name}, {report.free_bytes / 1e9:.1f} GB free"
+    if report.tokens_per_second:
+        words += f", {report.tokens_per_second:,.0f} tokens/s with {report.num_subsets} subsets of this run"
     if not report.is_gpu:
         return Finding("device", words, "a GPU trains many times as fast; torch sees none here")
     if not report.has_bf16:

@@ -21,23 +21,28 @@ class DeviceReport:
     """That there are for it."""
     total_bytes: int
     has_bf16: bool
+    num_subsets: int = 0
+    """Of the run for which it was asked, that fit."""
+    tokens_per_second: float = 0.0
+    """At which it trains that run's model with so many."""
 
     @property
     def is_gpu(self) -> bool:
         return self.kind == "cuda"
 
 
-async def report_of(name: str) -> DeviceReport:
-    """Of the device called `name`, or of the best there is; `NoDevice` says why there is none."""
+async def report_of(name: str, manifest: bytes = b"") -> DeviceReport:
+    """Of the device called `name`, or of the best there is; with the speed at which it trains, for a run's manifest.
+    `NoDevice` says why there is none."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "spes_peer.training.device_report", name),
-        stdin=asyncio.subprocess.DEVNULL,
+        *(sys.executable, "-m", "spes_peer.training.device_report", name, *(("-",) if manifest else ())),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(_REPORT_SECONDS):
-            output, complaints = await process.communicate()
+            output, complaints = await process.communicate(manifest)
     except TimeoutError:
         raise NoDevice(f"torch says nothing for {_REPORT_SECONDS:.0f} s; see whether the driver hangs") from None
     finally:
