@@ -19,6 +19,7 @@ from tui_statuses import NOW, status, status_before_the_first_round
 
 import tui
 from spes_peer.control import ControlClient, ControlServer
+from tui.feed import LiveFeed
 from tui.help import HelpScreen
 from tui.picture import draw
 
@@ -397,7 +398,7 @@ def test_a_terminal_that_vanishes_ends_the_dashboard(folder: Path) -> None:
 
 
 async def test_a_picture_for_the_documentation_loads_nothing_from_elsewhere(socket_path: Path) -> None:
-    svg = await draw(socket_path, look_seconds=4, clock=lambda: NOW)
+    svg = await draw(LiveFeed(socket_path, clock=lambda: NOW), look_seconds=4)
     assert svg.startswith("<svg")
     assert "alder" in svg
     assert "url(http" not in svg

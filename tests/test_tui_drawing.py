@@ -235,8 +235,8 @@ def test_rates_come_from_what_was_counted_and_a_new_daemon_counts_anew() -> None
 def test_a_machine_shows_what_it_gave_its_device_and_how_it_is_reached() -> None:
     text = drawn(MachinePanel, status())
     assert "41.2M tokens in 312 rounds and 3.2 hours" in text
-    assert "cuda:0 NVIDIA RTX 4090  67 °C" in text
-    assert "93 %" in text
+    assert "cuda:0 NVIDIA RTX 4090" in text
+    assert "93 %, 67 °C" in text
     assert "15.2G of 24.0GB, 9.40G ours" in text
     before = drawn(MachinePanel, status_before_the_first_round())
     assert "direct" in before

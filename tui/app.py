@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
@@ -40,12 +41,15 @@ _DRAW_SECONDS = 0.25
 
 
 class Palette(CommandPalette):
-    """Textual's (8.2.8), which would end the program by a key for its list while that has no lines on the screen, and
-    when it is closed while it still looks for what was typed."""
+    """Textual's (8.2.8), which would end the program by a key for its list while that has no lines on the screen, when
+    it is closed while it still looks for what was typed, and when it is closed twice."""
 
     def _action_command_list(self, action: str) -> None:
         with contextlib.suppress(KeyError):
             super()._action_command_list(action)
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_current else AwaitComplete()  # as in `tui.over`
 
     def _gather_commands(self, search_value: str) -> Worker[None]:
         search = super()._gather_commands(search_value)
@@ -189,7 +193,7 @@ class Dashboard(App[str]):
         self.action_open(_NAMES[(_NAMES.index(self._page) + by) % len(_NAMES)])
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(self._feed.player is not None))
 
     def action_command_palette(self) -> None:
         if not Palette.is_open(self):  # type: ignore[arg-type]

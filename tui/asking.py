@@ -7,10 +7,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui.look import BOLD, DIM, SELF
+from tui.over import Over
 
 _ANSWERS = (
     ("r", "after the round", "what was trained still counts"),
@@ -19,7 +19,7 @@ _ANSWERS = (
 )
 
 
-class LeaveScreen(ModalScreen[str]):
+class LeaveScreen(Over[str]):
     """Its result is "round", "now" or "stay"."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,5 +1,7 @@
 """This machine: the device that trains, what it has given to the run, how it is reached, the daemon's own processes."""
 
+import itertools
+
 from textual.content import Content
 
 from spes_peer.wire.control_pb2 import DeviceStatus, Service, Status
@@ -27,7 +29,7 @@ class MachinePanel(Panel):
 def machine_lines(view: View, width: int) -> list[Content]:
     """The most telling first, for there may be room for a few only."""
     status = view.status
-    lines = [*_not_running(view), _given(status), *_device(status, width), _reach(status), _disk(view)]
+    lines = [*_not_running(view), _given(status, width), *_device(status, width), _reach(status), _disk(view)]
     running = [service for service in status.services if service.state == "running"]
     if running:
         lines.append(_labelled("runs", Content("  ").join([_running(view, service) for service in running])))
@@ -38,21 +40,20 @@ def _labelled(label: str, content: Content) -> Content:
     return Content.assemble((label.ljust(_LABEL), DIM), content)
 
 
-def _given(status: Status) -> Content:
+def _given(status: Status, width: int) -> Content:
     given = status.given
     if not given.rounds and not given.tokens:
         return _labelled("gave", Content.styled("nothing yet; the first closed round counts", DIM))
     plural = "s" if given.rounds != 1 else ""
-    return _labelled(
-        "gave",
-        Content.assemble(
-            (figures.count(given.tokens), f"bold {HELD_OUT}"),
-            (" tokens in ", DIM),
-            (str(given.rounds), BOLD),
-            (f" round{plural} and ", DIM),
-            (figures.hours(given.seconds), BOLD),
-        ),
+    figures_and_words = (figures.count(given.tokens), figures.count(given.rounds), figures.hours(given.seconds))
+    for words in ((" tokens in ", f" round{plural} and ", ""), (" tokens, ", f" round{plural}, ", "")):
+        parts = list(itertools.chain.from_iterable(zip(figures_and_words, words, strict=True)))
+        if _LABEL + sum(map(len, parts)) <= width:
+            break
+    line = Content.assemble(
+        (parts[0], f"bold {HELD_OUT}"), *((part, (DIM, BOLD)[n % 2]) for n, part in enumerate(parts[1:]))
     )
+    return _labelled("gave", line)
 
 
 def _device(status: Status, width: int) -> list[Content]:
@@ -60,10 +61,13 @@ def _device(status: Status, width: int) -> list[Content]:
     name = safe(device.name or status.training.device, 40)
     if not name:
         return [_labelled("device", Content.styled("the trainer has not said yet", DIM))]
-    heat = f"  {device.temperature:.0f} °C" if 0 < device.temperature < 1000 else ""
-    lines = [_labelled("device", Content.assemble((name, BOLD), (heat, DIM)))]
+    heat = f"{device.temperature:.0f} °C" if 0 < device.temperature < 1000 else ""
+    lines = [_labelled("device", Content.styled(name, BOLD))]
     if status.HasField("device") and 0 <= device.use <= 1:
-        lines.append(_gauge("use", device.use, f"{100 * device.use:.0f} %", width))
+        words = f"{100 * device.use:.0f} %" + (f", {heat}" if heat else "")
+        lines.append(_gauge("use", device.use, words, width))
+    elif heat:
+        lines.append(_labelled("heat", Content(heat)))
     return [*lines, *_memory(status, device, width)]
 
 
