@@ -7,6 +7,7 @@ belongs to one run for ever; starting it for another is refused.
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from spes_peer.files import UNFINISHED, write_whole
 from spes_peer.identity import Identity
 from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.run.manifest import SignedManifest
+
+logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.spes"
 SNAPSHOTS_FILE = "snapshots.spes"
@@ -136,6 +139,8 @@ class StateFolder:
         """This node's key, made at its first start. `BadConfiguration` where the key is gone: with a new one the node
         would be another peer, and what lies here is the old one's."""
         self.refuse_a_lost_key()
+        if not self.identity_key.exists():
+            logger.info("this machine gets a key, by which others know it: %s", self.identity_key)
         return Identity.load_or_create(self.identity_key)
 
     def refuse_a_lost_key(self) -> None:

@@ -16,7 +16,7 @@ from tui_statuses import status
 
 import tui
 from spes_peer import config
-from spes_peer.cli import main
+from spes_peer.cli import COMMANDS, main
 from spes_peer.cli.join import add_join
 from spes_peer.cli.parsing import Parser
 from spes_peer.daemon import foreground
@@ -71,6 +71,19 @@ def test_without_a_command_the_help_is_shown_and_nothing_is_done(capsys: pytest.
     shown = capsys.readouterr().err
     for word in ("spes-peer demo", "join", "exit codes", "no node of the run answers"):
         assert word in shown
+
+
+def test_every_command_is_listed_in_one_group_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    listed = [name for names in COMMANDS.values() for name in names]
+    with pytest.raises(SystemExit):
+        main(["nonsense"])
+    there = capsys.readouterr().err.partition("choose from ")[2].partition(")")[0]
+    assert sorted(listed) == sorted(name.strip(" '") for name in there.split(","))
+    for name in listed:
+        assert len([line for line in shown.splitlines() if line.startswith(f"  {name} ") and len(line) > 20]) == 1
 
 
 @pytest.mark.parametrize(

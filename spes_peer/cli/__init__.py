@@ -12,7 +12,7 @@ from spes_peer.bench.command import add_bench_command
 from spes_peer.cli.completion import add_completion
 from spes_peer.cli.local import add_chaos, add_demo
 from spes_peer.cli.organizer import add_run
-from spes_peer.cli.parsing import Parser, add_log_level
+from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
 from spes_peer.cli.volunteer import add_volunteer_commands
 from spes_peer.conversion import add_export_command, add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
@@ -36,6 +36,20 @@ examples:
   spes-peer status                      what it does, and what it waits for
   spes-peer run create FOLDER           start a run of your own
 """
+
+
+COMMANDS = {
+    "lend this machine": ("join", "watch", "status", "pause", "resume", "leave", "logs", "replay", "runs"),
+    "and see to it": ("doctor", "config", "service", "identity"),
+    "start a run of your own": ("run", "import", "export", "plan"),
+    "try, strike and measure": ("demo", "chaos", "bench", "experiment"),
+    "this program": ("completion", "version"),
+}
+"""All of them, by what one wants."""
+
+
+class _Help(GroupedHelp):
+    groups = COMMANDS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -79,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="spes-peer",
         usage="spes-peer COMMAND [OPTIONS]",
         description="Pretrain a mixture-of-experts language model together with other volunteers, peer to peer.",
+        formatter_class=_Help,
         epilog=f"{_EXAMPLES}\n{EXIT_CODES}\n\nOptions of a command: spes-peer COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"spes-peer {__version__}", help="print the version")

@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import math
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,11 +23,28 @@ class _Help(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
+class GroupedHelp(_Help):
+    """Lists commands by what one wants of them."""
+
+    groups: Mapping[str, Sequence[str]] = {}
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        about = {one.dest: one.help or "" for one in action._choices_actions}
+        width = max(map(len, about)) + 4
+        wrapper = textwrap.TextWrapper(self._width, subsequent_indent=" " * width)
+        lines = []
+        for title, names in self.groups.items():
+            lines += ["", f"{title}:", *(wrapper.fill(f"  {name:<{width - 2}}{about[name]}") for name in names)]
+        return "\n".join((*lines, ""))
+
+
 class Parser(argparse.ArgumentParser):
     """One line for a mistake, and no abbreviations of options."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
+        super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
         self.exit(BadConfiguration.exit_code, f"{self.prog}: {message}; see: {self.prog} --help\n")
