@@ -29,9 +29,9 @@ async def draw(feed: Feed, look_seconds: float, keys: Sequence[str] = (), size: 
 
 
 def _self_contained(svg: str) -> str:
-    """The picture without the fonts that it would load from elsewhere, and with every space kept."""
+    """The picture without fonts from elsewhere, with every space kept and every letter in its cell."""
     svg = re.sub(r"@font-face\s*{[^}]*}", "", svg).replace("Fira Code", _FONTS).replace("font-size: 20px", _FONT_SIZE)
-    return svg.replace("<text ", '<text xml:space="preserve" ')
+    return svg.replace("<text ", '<text xml:space="preserve" lengthAdjust="spacingAndGlyphs" ')
 
 
 if __name__ == "__main__":
