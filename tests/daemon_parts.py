@@ -124,7 +124,7 @@ class FakeTrainer:
         self.why_resting = ""
         self.steps_made = 0
         """Before it is told to stop in a round."""
-        self._is_stopped = False
+        self.is_stopped = False
         self.on_progress: Any = None
         self.on_restart: Any = None
         self._node = node
@@ -147,7 +147,7 @@ class FakeTrainer:
         self.is_waking, self.is_resting = self.is_waking or self.is_resting, False
 
     async def stop_training(self) -> None:
-        self._is_stopped = True
+        self.is_stopped = True
         self.may_finish.set()
 
     def fail(self) -> None:
@@ -189,8 +189,8 @@ class FakeTrainer:
         entry = record.entry_of(self._node.peer_id)
         assert entry is not None
         steps = task.num_steps
-        if self._is_stopped:
-            steps, self._is_stopped = self.steps_made, False
+        if self.is_stopped:
+            steps, self.is_stopped = self.steps_made, False
             if not steps:
                 raise ChildFailed(f"round {task.round} ended before this peer made a step")
         made = contribution_of(entry, record, self._node.layout, "", steps)

@@ -1,6 +1,7 @@
 """What reasons to rest make a member do: at the end of the round or at once, and how it comes back."""
 
 import asyncio
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.messages import AdmissionRequest, Contribution, Departure, Excuse
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
+from spes_peer.run.records import DataRange
 
 HOURS = Reason("hours", "outside 22:00–08:00, goes on at 22:00", until_at=9e9)
 BATTERY = Reason("battery", "on battery, goes on when it is plugged in", at_once=True)
@@ -80,6 +82,19 @@ async def test_at_once_it_contributes_the_steps_it_made(scene: Scene, reason: Re
         assert scene.trainer.is_resting is reason.frees_device  # the other still averages what others offer
         scene.tell(scene.next_record(OTHER))
         await eventually(lambda: scene.trainer.is_resting)
+
+
+@pytest.mark.parametrize("reason", [BATTERY, GPU])
+async def test_at_once_it_trains_no_further_ahead_either(scene: Scene, reason: Reason) -> None:
+    async with scene.living():
+        await eventually(lambda: bool(scene.sent_of(AdmissionRequest)))
+        (entry,) = scene.next_record(scene.node.identity).sealed.record.roster
+        ahead = dataclasses.replace(entry, ahead=(DataRange(9, 12),))
+        scene.tell(scene.next_record(scene.node.identity, roster=(ahead,)))
+        await eventually(lambda: bool(scene.trainer.trained_ahead))
+        scene.member.rest_for((reason,))
+        await eventually(lambda: scene.trainer.is_resting or scene.trainer.is_stopped)
+        assert scene.trainer.is_stopped is not reason.frees_device
 
 
 @pytest.mark.parametrize("reason", [BATTERY, GPU])

@@ -7,6 +7,7 @@ fault of a peer costs that one message or transfer.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -430,11 +431,13 @@ class Member:
         self._say("paused", in_words(self.reasons), until_at=until_at(self.reasons))
 
     async def _stop_at_once(self) -> None:
-        """After the step that is under way, or in the middle of anything else if the device is to be free."""
-        if self._is_training:
-            await self.trainer.get().stop_training()
-        elif any(reason.frees_device for reason in self.reasons):
+        """After the step that is under way, of this round or of the next; if the device is to be free, in the middle of
+        whatever brings this round no offers."""
+        if any(reason.frees_device for reason in self.reasons) and not self._is_training:
             await self.trainer.rest(in_words(self.reasons))
+            return
+        with contextlib.suppress(ChildFailed):  # one that has ended makes no step
+            await self.trainer.get().stop_training()
 
     def leave(self) -> float:
         """End with the open round, or with the next if that is decided already: without one of two members a round

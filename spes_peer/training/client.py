@@ -131,7 +131,7 @@ class TrainerProcess:
 
     async def stop_training(self) -> None:
         """Make no further step: what is being trained ends with the steps made. The answer comes when it has ended."""
-        await self._ask(StopTraining(), Done, LAST_STEP_SECONDS)
+        await self._ask(StopTraining(), Done, STATE_SECONDS)
 
     async def reduce_block(self, task: ReduceTask) -> BlockReduced:
         """Average the offers of one block; all their blobs are in the store."""
