@@ -189,7 +189,8 @@ class StateFolder:
         if held.run_id != signed.run_id:
             raise BadConfiguration(
                 f"{self.path} holds the state of another run ({held.run_id.hex()[:12]}, not"
-                f" {signed.run_id.hex()[:12]}); choose a new folder with --data-dir"
+                f" {signed.run_id.hex()[:12]}); choose a new folder with --data-dir, or remove what that run has left:"
+                f" spes-peer leave --purge --data-dir {self.path}"
             )
 
 

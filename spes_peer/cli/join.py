@@ -49,10 +49,15 @@ def bootstraps(options: argparse.Namespace) -> tuple[str, ...]:
 def add_join(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "join",
+        usage="spes-peer join --bootstrap ADDRESS [OPTIONS]",
         help="lend this machine to a run",
         description="Join a run through one of its nodes: claim experts that nobody trains, train them, swap updates.",
-        epilog="example:\n  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n\n"
-        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.",
+        epilog="examples:\n"
+        "  spes-peer join --bootstrap /dns4/run.example.org/tcp/4510/p2p/12D3KooW…\n"
+        "  spes-peer join                                  the same run again\n"
+        "  spes-peer join --hours 22:00-08:00 --max-upload 500KB --gpu-memory 50%\n\n"
+        "In a terminal the daemon goes on when the dashboard is closed; elsewhere Ctrl-C ends it.\n"
+        "The first start shows what the run is and takes, and asks.",
     )
     add_bootstrap(parser)
     add_data_dir(parser)

@@ -25,6 +25,7 @@ def add_service(commands: Any, join: argparse.ArgumentParser) -> None:
         parents=[join],
         add_help=False,
         conflict_handler="resolve",
+        usage="spes-peer service install --bootstrap ADDRESS [OPTIONS OF JOIN]",
         help="have it started now and from now on; takes the options of join",
         description="Have the daemon started now and from now on, with the options of join that are given here.",
     )
