@@ -18,6 +18,7 @@ from spes_peer.collector import refuse_if_no_room
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, NoBootstrap, NoDevice, NotAdmitted, TooOld
 from spes_peer.exchange.holdings import Holdings
+from spes_peer.first_start.command import has_joined
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId
 from spes_peer.run.layout import Layout
@@ -82,6 +83,7 @@ async def test_a_run_that_is_over_is_5(node: Node, folder: Path, signed_manifest
     code, said = await ended(folder, address_of(node).text())
     assert code == NotAdmitted.exit_code == 5
     assert "the run ended with round 7" in said
+    assert not has_joined(folder / "lent")
 
 
 async def test_a_device_that_is_not_there_is_6(node: Node, folder: Path) -> None:

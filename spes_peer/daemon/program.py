@@ -186,13 +186,14 @@ class Daemon:
         arrival = Arrival(
             named,
             known=lambda: known.addresses if known is not None else (),
-            accept=lambda introduction: self._folder.bind(introduction.signed_manifest),
+            accept=lambda introduction: self._folder.bind(introduction.signed_manifest) if known is not None else None,
             say=lambda why, until_at: self._phases.say("joining", why, until_at=until_at),
         )
         introduction: Introduction | None = None
         if held is None:
             introduction = await arrival.insist(on_waiting=lambda: self._serve_control(stack))
             refuse_if_over(await newest_of(introduction))
+            self._folder.bind(introduction.signed_manifest)
         else:
             introduction = await self._introduced_soon(arrival)
         signed = introduction.signed_manifest if introduction is not None else held
