@@ -3,6 +3,7 @@
 The folders answer one question each, and import only downwards:
 
     cli, demo, chaos  what a person types
+    first_start, doctor  before a machine is lent, and whether it is fit
     bench, experiment what it costs, and what it learns: measured
     daemon            one peer of a run: composes everything below
     following         the records and the coordinator of the open round, whoever that is

@@ -29,8 +29,9 @@ def add_doctor(commands: Any) -> Any:
 
 _DOCTOR = """\
 Look whether this machine is fit to take part, and say what to do where it is not: programs, memory, disk, state
-folder, what an earlier daemon left, ports, the run's nodes and their clock, the device; and where a daemon runs, how
-others reach it. Changes nothing."""
+folder, what an earlier daemon left, ports, the run's nodes and their clock. Where no daemon runs, a node of the run
+dials the ports back, and the speeds of line and device are tried; else what the daemon has found out is said. Changes
+nothing."""
 
 
 def _doctor(options: argparse.Namespace) -> int:
