@@ -152,6 +152,7 @@ async def test_reasons_add_up_and_the_last_one_to_go_lets_it_go_on(scene: Scene)
         assert scene.phases.message.why == f"{BY_OWNER.why}; {BATTERY.why}"
         scene.member.rest_for((BATTERY,))
         await eventually(lambda: scene.phases.message.why == BATTERY.why)
+        await eventually(lambda: scene.trainer.why_resting == BATTERY.why)
         assert scene.trainer.is_resting
         assert len(scene.sent_of(Departure)) == 1
         scene.member.rest_for(())

@@ -424,8 +424,7 @@ class Member:
         if self._work is not None:
             self._work.ask_not_to_be_awaited(why[:_LONGEST_REASON])
         self.node.serve_blobs(self._work is not None or not any(reason.ends_serving for reason in self.reasons))
-        if not self.trainer.is_resting:
-            await self.trainer.rest(why)
+        await self.trainer.rest(why)
 
     def _say_paused(self) -> None:
         self._say("paused", in_words(self.reasons), until_at=until_at(self.reasons))
