@@ -217,6 +217,23 @@ def test_a_damaged_line_is_none(line: bytes) -> None:
     assert head_of(line) is None
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'{"sequence":7,"at":1..2,',
+        b'{"sequence":7,"at":1e999,',
+        b'{"sequence":7,"at":1e12,',
+        b'{"sequence":%s,"at":5.5,' % (b"9" * 5000),
+        b'{"sequence": 7, "at": Infinity, ',
+        b'{"sequence": 7, "at": NaN, ',
+        b'{"sequence": 7, "at": -1, ',
+        b'{"sequence": 1e999, "at": 1, ',
+    ],
+)
+def test_a_line_whose_number_or_moment_is_damaged_has_no_head(head: bytes) -> None:
+    assert head_of(head + b'"logged":{}}\n') is None
+
+
 def test_a_line_says_its_moment_and_its_kind_first() -> None:
     event = Event(sequence=3, at=1760000000.25, logged={"lines": [LogLine(text="x")]})
     assert head_of(line_of(event)) == (3, 1760000000.25, "logged")

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from spes_peer.wire.event_pb2 import Event
 
+_END_OF_TIME = 2.5e11  # Unix seconds, in the year 9892: what is later is damage, and no date
 _HEAD = re.compile(rb'\{"sequence":(\d+),"at":([0-9.e+]+),"(\w+)":')
 
 
@@ -59,7 +60,12 @@ def event_of(line: bytes) -> Event | None:
 def head_of(line: bytes) -> Head | None:
     """None where the line is damaged already in its first words."""
     if (match := _HEAD.match(line)) is not None:
-        return Head(int(match[1]), float(match[2]), match[3].decode())
-    if (event := event_of(line)) is None:  # written by another program
+        try:
+            head = Head(int(match[1]), float(match[2]), match[3].decode())
+        except ValueError:  # such as two points, or thousands of digits
+            return None
+    elif (event := event_of(line)) is not None:  # written by another program
+        head = Head(event.sequence, event.at, event.WhichOneof("kind") or "")
+    else:
         return None
-    return Head(event.sequence, event.at, event.WhichOneof("kind") or "")
+    return head if 0 <= head.at < _END_OF_TIME else None
