@@ -136,7 +136,23 @@ def test_hours_and_bytes_given_are_those_of_all_starts(tmp_path: Path, clock: Cl
     assert (again.message(Tally()).seconds, again.message(Tally()).bytes_sent) == (35.0, 500)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"null", b'{"training_seconds": "x"}', b"\xff", b'{"bytes_sent": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 99_999,
+        b'{"training_seconds": "x"}',
+        b'{"bytes_sent": 1}',
+        b'{"training_seconds": 1, "bytes_sent": 1e999}',
+        b'{"training_seconds": 1, "bytes_sent": 1e23}',
+        b'{"training_seconds": 1, "bytes_sent": -1}',
+        b'{"training_seconds": NaN, "bytes_sent": 1}',
+        b'{"training_seconds": 1e999, "bytes_sent": 1}',
+    ],
+)
 def test_a_damaged_file_of_what_was_given_costs_its_figures_and_nothing_else(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -197,7 +197,19 @@ def test_the_days_traffic_outlives_a_restart_but_not_the_day(tmp_path: Path) -> 
     assert Today(path, lambda: (0, 0)).sent_bytes == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"day": "2026-11-30", "sent": "x", "received": 0}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[" * 99_999,
+        b'{"day": "2026-11-30", "sent": "x", "received": 0}',
+        b'{"day": "2026-11-30", "sent": Infinity, "received": 0}',
+        b'{"day": "2026-11-30", "sent": 0, "received": 1e23}',
+        b'{"day": "2026-11-30", "sent": -1, "received": 0}',
+    ],
+)
 def test_a_damaged_count_begins_anew(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "today.json").write_bytes(content)
     today = Today(tmp_path / "today.json", lambda: (5, 5))

@@ -19,6 +19,7 @@ from spes_peer.wire.control_pb2 import Given
 logger = logging.getLogger(__name__)
 
 GIVEN_FILE = "given.json"
+_MOST = 1 << 62  # bytes or seconds; a status cannot say much more
 
 
 class GivenKeeper:
@@ -59,9 +60,12 @@ class GivenKeeper:
     def _read(self) -> tuple[float, int]:
         try:
             content = json.loads(self._path.read_bytes())
-            return max(0.0, float(content["training_seconds"])), max(0, int(content["bytes_sent"]))
+            seconds, sent_bytes = float(content["training_seconds"]), int(content["bytes_sent"])
+            if not (0 <= seconds < _MOST and 0 <= sent_bytes < _MOST):  # NaN too
+                raise ValueError("no machine gives so much")
+            return seconds, sent_bytes
         except FileNotFoundError:
             return 0.0, 0
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError, OSError) as error:
             logger.warning("hours and bytes given are counted from 0 path=%s reason=%s", self._path, error)
             return 0.0, 0

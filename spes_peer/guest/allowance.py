@@ -12,6 +12,7 @@ from spes_peer.files import write_whole
 logger = logging.getLogger(__name__)
 
 TODAY_FILE = "traffic-today.json"
+_MOST_BYTES = 1 << 62  # a status cannot say much more
 _KEEP_BYTES = 1_000_000  # that a kill may make forgotten
 
 
@@ -52,10 +53,12 @@ class Today:
         try:
             content = json.loads(self._path.read_bytes())
             day, sent, received = str(content["day"]), int(content["sent"]), int(content["received"])
+            if not (0 <= sent < _MOST_BYTES and 0 <= received < _MOST_BYTES):
+                raise ValueError("no machine moves so much")
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError, OSError) as error:
             logger.warning("the day's traffic is counted from 0 path=%s reason=%s", self._path, error)
             return
-        self._day, self.sent_bytes, self.received_bytes = day, max(0, sent), max(0, received)
+        self._day, self.sent_bytes, self.received_bytes = day, sent, received
         self._kept = (day, self.sent_bytes + self.received_bytes)
