@@ -24,6 +24,7 @@ import grpc.aio
 
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.events.words import last_end
+from spes_peer.lock import holder_of
 from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.wire import control_pb2_grpc
 from spes_peer.wire.control_pb2 import (
@@ -197,7 +198,10 @@ async def _refuse_a_second(socket_path: Path) -> None:
 
 
 def none_runs(folder: Path) -> UserError:
-    """For whoever asks a daemon that is not there: how the last one ended, if there was one, and what to do."""
+    """For whoever asks a daemon that is not there: how the last one ended, if there was one, and what to do; or that
+    one is starting or ending, and cannot be asked."""
+    if pid := holder_of(folder):
+        return UserError(f"the daemon on {folder} (pid {pid}) is starting or ending; ask again in a few seconds")
     ended = last_end(folder)
     return UserError(
         f"no daemon runs on this state folder ({folder}); {f'{ended}; ' if ended else ''}start one with: spes-peer join"

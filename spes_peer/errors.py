@@ -26,12 +26,17 @@
 Foreign errors become one of these in the adapter that met them.
 """
 
+from typing import TypeVar
+
 
 class SpesError(Exception):
     """Root of the tree. Its text is a sentence for a person."""
 
 
-def first_in(group: BaseExceptionGroup[Exception]) -> Exception:
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def first_in(group: BaseExceptionGroup[_Error]) -> _Error:
     """The first error of tasks that ran together: the reason, from which the others follow."""
     first = group.exceptions[0]
     return first_in(first) if isinstance(first, BaseExceptionGroup) else first

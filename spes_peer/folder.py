@@ -1,23 +1,19 @@
 """A node's state folder: who uses it, which run it belongs to, and what lies where.
 
-One process uses a folder at a time: it holds an advisory lock on `lock`, into which it writes its process id. A folder
-belongs to one run for ever; starting it for another is refused.
+One process uses a folder at a time (`lock`). A folder belongs to one run for ever; starting it for another is refused.
 """
 
 import contextlib
-import errno
-import fcntl
 import logging
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from spes_peer import events
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import UNFINISHED, write_whole
 from spes_peer.identity import Identity
+from spes_peer.lock import LOCK_FILE, locked
 from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.run.manifest import SignedManifest
 
@@ -28,7 +24,6 @@ SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
 DAEMON_LOG = "daemon.log"
-LOCK_FILE = "lock"
 KNOWN_NODES_FILE = "known-nodes.json"
 CACHE = "cache"
 """A folder for what libraries and drivers keep to be faster the next time."""
@@ -40,22 +35,8 @@ _OWN = frozenset(
     }
 )
 """Names of all that a volunteer's daemon and its processes write into its folder; a test looks that it is all."""
-_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.05  # whoever looks whether a daemon runs holds it for a moment
 # the longest path of ours is tunnels/<12 characters>.sock
 _LONGEST_FOLDER_BYTES = MAX_SOCKET_PATH_BYTES - len("/tunnels/xxxxxxxxxxxx.sock")
-
-
-def holder_of(folder: Path) -> str:
-    """Process id of the daemon that runs on a folder, "unknown" while it is starting; empty where none runs."""
-    try:
-        with (folder / LOCK_FILE).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read().strip() or "unknown"
-    except OSError:
-        pass
-    return ""
 
 
 def own_content(folder: Path) -> list[Path]:
@@ -165,18 +146,8 @@ class StateFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process, or refuse and name the one that does."""
-        with (self.path / LOCK_FILE).open("a+") as file:
-            if not _lock(file):
-                file.seek(0)
-                raise BadConfiguration(
-                    f"already running (pid {file.read().strip() or 'unknown'}) on {self.path};"
-                    f" use another folder with --data-dir, or end it with: spes-peer leave --data-dir {self.path}"
-                )
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        with locked(self.path):
             yield
-            file.truncate(0)
 
     def bind(self, signed: SignedManifest) -> None:
         """Make the folder this run's, or refuse because it is another's."""
@@ -192,15 +163,3 @@ class StateFolder:
                 f" {signed.run_id.hex()[:12]}); choose a new folder with --data-dir, or remove what that run has left:"
                 f" spes-peer leave --purge --data-dir {self.path}"
             )
-
-
-def _lock(file: IO[str]) -> bool:
-    for _ in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-        time.sleep(_LOCK_PAUSE_SECONDS)
-    return False

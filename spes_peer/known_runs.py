@@ -16,7 +16,8 @@ import platformdirs
 from spes_peer.errors import PeerError, UserError
 from spes_peer.events.words import last_end
 from spes_peer.files import write_whole
-from spes_peer.folder import MANIFEST_FILE, holder_of, own_content
+from spes_peer.folder import MANIFEST_FILE, own_content
+from spes_peer.lock import holder_of
 from spes_peer.run.manifest import SignedManifest
 
 _MOST_FOLDERS = 256

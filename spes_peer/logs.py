@@ -86,7 +86,7 @@ def last_words(program: str, error: str, line_format: str) -> str:
     """The line with which a command ends that cannot go on."""
     if line_format == "json":
         return json.dumps({"at": round(time.time(), 3), "level": "ERROR", "name": program, "text": plain(error)})
-    return f"{program}: {error}"
+    return f"{program}: {plain(error)}"
 
 
 def said_last(lines: list[str]) -> str:
@@ -95,8 +95,8 @@ def said_last(lines: list[str]) -> str:
         return ""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         read = json.loads(lines[-1])
-        return f"{read['name']}: {read['text']}"
-    return lines[-1]
+        return plain(f"{read['name']}: {read['text']}")
+    return plain(lines[-1])
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from exchange_nodes import eventually
 
-from spes_peer.logs import RepeatFilter, bound, following, keep_bounded, last_lines
+from spes_peer.logs import RepeatFilter, bound, following, keep_bounded, last_lines, last_words, said_last
 
 WRITER = """
 import os, sys, time
@@ -134,3 +134,13 @@ def test_what_is_written_later_follows_also_when_the_log_was_emptied(tmp_path: P
     path.write_text("")
     path.write_text("z\n")
     assert next(pieces) == "z\n"
+
+
+def test_what_a_command_ends_with_moves_no_cursor() -> None:
+    """Some of an error's words are another's: of a manifest, or of a node that refuses."""
+    hostile = "the key '\x1b]0;owned\x07\x1b[2J\nspes-peer: run this' is no organizer's"
+    for line_format in ("text", "json"):
+        said = said_last(["before", last_words("spes-peer", hostile, line_format)])
+        assert said.startswith("spes-peer: the key '")
+        assert said.endswith("is no organizer's")
+        assert said.isprintable()

@@ -7,6 +7,7 @@ from spes_peer.daemon.given import GIVEN_FILE
 from spes_peer.daemon.resting import PAUSE_MARK
 from spes_peer.folder import StateFolder, own_content
 from spes_peer.guest.allowance import TODAY_FILE
+from spes_peer.lock import LOCK_FILE
 from spes_peer.membership.directory import socket_folder
 
 
@@ -16,7 +17,7 @@ def test_all_that_is_ours_is_known_and_what_is_anothers_is_left(tmp_path: Path) 
     ours = [
         *(state.ballots, state.logs, state.control_socket, state.proposal, state.known_nodes, state.snapshots),
         *(tmp_path / name for name in (GIVEN_FILE, PAUSE_MARK, TODAY_FILE, events.FOLDER, folder.CACHE)),
-        *(tmp_path / name for name in (folder.LOCK_FILE, folder.MANIFEST_FILE, folder.INCARNATION_FILE)),
+        *(tmp_path / name for name in (LOCK_FILE, folder.MANIFEST_FILE, folder.INCARNATION_FILE)),
         socket_folder(tmp_path),
         tmp_path / ".incarnation.x1y2.writing",
     ]

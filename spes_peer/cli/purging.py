@@ -18,7 +18,8 @@ from spes_peer.cli.parsing import data_dir
 from spes_peer.control import ControlClient, is_live
 from spes_peer.errors import BadConfiguration, UserError
 from spes_peer.files import our_disk
-from spes_peer.folder import KEY_FILE, holder_of, own_content
+from spes_peer.folder import KEY_FILE, own_content
+from spes_peer.lock import holder_of
 from spes_peer.training.traffic_command import amount
 
 _END_SECONDS = 60.0

@@ -163,8 +163,8 @@ def _add_logs(commands: Any) -> Any:
 
 
 def _logs(options: argparse.Namespace) -> None:
-    from spes_peer.control import is_live
     from spes_peer.events.words import last_end
+    from spes_peer.lock import holder_of
     from spes_peer.logs import as_text, following, last_lines
 
     path = data_dir(options) / "logs" / f"{options.of}.log"
@@ -176,7 +176,7 @@ def _logs(options: argparse.Namespace) -> None:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     for line in lines:
         print(as_text(line))
-    if not is_live(data_dir(options) / "control.sock") and (ended := last_end(data_dir(options))):
+    if not holder_of(data_dir(options)) and (ended := last_end(data_dir(options))):
         print(f"no daemon runs now; {ended}", file=sys.stderr)
     if options.follow:
         for piece in following(path, end):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from spes_peer.control import is_live
 from spes_peer.errors import BadConfiguration, ChildFailed
-from spes_peer.folder import StateFolder, holder_of
+from spes_peer.folder import StateFolder
+from spes_peer.lock import holder_of
 from spes_peer.logs import said_last
 
 _START_SECONDS = 60.0

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from spes_peer.control import StatusBoard
-from spes_peer.errors import SpesError
+from spes_peer.errors import SpesError, first_in
 from spes_peer.events.journal import EventLog
 from spes_peer.events.picture import Picture
 from spes_peer.wire.control_pb2 import Status
@@ -15,6 +15,7 @@ from spes_peer.wire.control_pb2 import Status
 logger = logging.getLogger(__name__)
 
 AS_ASKED = "left the run, as its owner asked"
+_AGAIN_SECONDS = 5.0
 BY_SIGNAL = "left the run, as a signal asked"
 
 
@@ -41,9 +42,10 @@ class Recorder:
         try:
             yield
         except BaseException as error:
-            is_a_fault = not isinstance(error, SpesError)
-            why = f"a fault of the program: {type(error).__name__} {error}" if is_a_fault else str(error)
-            exit_code = getattr(error, "exit_code", 1)
+            first = first_in(error) if isinstance(error, BaseExceptionGroup) else error
+            is_a_fault = not isinstance(first, SpesError)
+            why = f"a fault of the program: {type(first).__name__} {first}" if is_a_fault else str(first)
+            exit_code = getattr(first, "exit_code", 1)
             if log_file is not None:
                 log_file.handle(_last_words(why, error if is_a_fault else None))
             raise
@@ -53,9 +55,15 @@ class Recorder:
             self._picture.end(why or self._why_ending or "ended", exit_code)
 
     async def _record(self) -> None:
-        """Look at what changes, also while nobody watches."""
-        async for _ in self.board.watch():
-            pass
+        """Look at what changes, also while nobody watches; a look that fails is no reason never to look again."""
+        while True:
+            try:
+                async for _ in self.board.watch():
+                    pass
+                return
+            except Exception:
+                logger.exception("could not look at what the daemon does")
+                await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def _last_words(why: str, fault: BaseException | None) -> logging.LogRecord:

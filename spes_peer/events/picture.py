@@ -4,6 +4,7 @@ The daemon's facts are looked at when somebody looks or something changed; what 
 event. Figures that move all the time become events now and then, so that the log stays small.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -12,6 +13,8 @@ from spes_peer.events.changes import apply, events_between
 from spes_peer.events.journal import EventLog
 from spes_peer.wire.control_pb2 import Phase, Status
 from spes_peer.wire.event_pb2 import Ended, Event
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN = {
     "phase_changed": 2.0,  # unless it is another phase
@@ -61,12 +64,13 @@ class Picture:
         return self.status
 
     def end(self, why: str, exit_code: int) -> None:
-        """The daemon ends, after what the facts say; nothing is taken in afterwards."""
+        """The daemon ends, after what the facts say, if they can be had; nothing is taken in afterwards."""
         try:
             self.look()
-        finally:
-            self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
-            self._log.close()
+        except Exception:  # what ends the daemon may be what spoils its facts, and it is that which is to be told
+            logger.exception("could not look at what the daemon did last")
+        self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
+        self._log.close()
 
     def _is_due(self, event: Event) -> bool:
         kind = event.WhichOneof("kind") or ""
