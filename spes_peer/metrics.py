@@ -135,16 +135,24 @@ class _OfDaemon(Collector):
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        async def status() -> Status:
-            return self._build()
+        found: concurrent.futures.Future[Status] = concurrent.futures.Future()
 
-        asking = status()
+        def look() -> None:
+            if found.set_running_or_notify_cancel():
+                try:
+                    found.set_result(self._build())
+                except Exception as error:
+                    found.set_exception(error)
+
         try:
-            found = asyncio.run_coroutine_threadsafe(asking, self._loop).result(_LOOK_SECONDS)
-        except (TimeoutError, concurrent.futures.CancelledError, RuntimeError):  # it is ending, or very busy
-            asking.close()
+            self._loop.call_soon_threadsafe(look)
+        except RuntimeError:  # the loop has ended
             return iter(())
-        return metrics_of(found)
+        try:
+            return metrics_of(found.result(_LOOK_SECONDS))
+        except TimeoutError:  # it is ending, or very busy
+            found.cancel()
+            return iter(())
 
     def describe(self) -> Iterator[Metric]:
         """Nothing yet: the daemon has still to start."""

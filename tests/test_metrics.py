@@ -2,13 +2,16 @@
 
 import asyncio
 import socket
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tui_statuses import status
 
+from spes_peer import metrics
 from spes_peer.errors import BadConfiguration
 from spes_peer.metrics import Address, metrics_of, parse_metrics_address, served
 from spes_peer.wire.control_pb2 import Status
@@ -109,3 +112,23 @@ def test_every_name_is_ours_and_there_once() -> None:
     names = [metric.name for metric in metrics_of(status())]
     assert all(name.startswith("spes_peer") for name in names)
     assert len(set(names)) == len(names)
+
+
+async def test_a_status_that_takes_too_long_leaves_a_scraper_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_LOOK_SECONDS", 0.3)
+    answered = threading.Event()
+
+    def build() -> Status:
+        answered.wait(30)
+        return status()
+
+    def look() -> list[Metric]:
+        try:
+            return [*of_daemon.collect()]
+        finally:
+            answered.set()
+
+    of_daemon = metrics._OfDaemon(build, asyncio.get_running_loop())
+    assert await asyncio.to_thread(look) == []
+    monkeypatch.setattr(metrics, "_LOOK_SECONDS", 30.0)
+    assert await asyncio.to_thread(look) != []
