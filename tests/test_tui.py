@@ -165,9 +165,9 @@ async def test_p_pauses_and_resumes_and_shows_the_answer(socket_path: Path, prog
     async with dashboard(socket_path).run_test(size=(120, 40), notifications=True) as pilot:
         await shows(pilot, "round 24")
         await pilot.press("p")
-        await shows(pilot, "pauses after round 24", "pauses after this round")
+        await shows(pilot, "pauses after round 24", "pauses after this round", "p resume")
         await pilot.press("p")
-        await shows(pilot, "takes part again")
+        await shows(pilot, "takes part again", "p pause")
     assert program.commands == ["pause", "resume"]
 
 

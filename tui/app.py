@@ -68,7 +68,8 @@ class Dashboard(App[str]):
             Binding(str(number), f"open('{name}')", show=False)  # the tabs say so
             for number, name in enumerate(_NAMES, start=1)
         ),
-        Binding("p", "pause", "pause"),
+        Binding("p", "pause(True)", "pause"),
+        Binding("p", "pause(False)", "resume"),
         Binding("l", "leave", "leave"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "detach", "detach"),
@@ -87,6 +88,7 @@ class Dashboard(App[str]):
         self._memory = Memory()
         self._drawn = (-1, 0, "")  # number of the status, second, page
         self._num_statuses = 0
+        self._shows_paused = False
         self._page = _NAMES[0]
         if feed.player is not None:
             self._bind_scrubber()
@@ -144,6 +146,9 @@ class Dashboard(App[str]):
         if moment == self._drawn or (view := self._memory.view(now)) is None:
             return
         self._drawn = moment
+        if self._is_paused is not self._shows_paused:
+            self._shows_paused = self._is_paused
+            self.refresh_bindings()
         for header in self.query(Header):
             header.show(view)
         for scrubber in self.query(Scrubber):
@@ -206,11 +211,13 @@ class Dashboard(App[str]):
         self.exit("detached; the daemon goes on" if self._feed.player is None else "the recording is closed")
 
     @work(exclusive=True, group="command")
-    async def action_pause(self) -> None:
-        """Ask the daemon to pause, or to resume when it is paused; show what it says."""
-        status = self._memory.status
-        is_paused = status is not None and status.is_paused
-        await self._command(self._feed.resume if is_paused else self._feed.pause)
+    async def action_pause(self, pauses: bool) -> None:
+        """Ask the daemon to pause, or to resume; show what it says."""
+        await self._command(self._feed.pause if pauses else self._feed.resume)
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._memory.status is not None and self._memory.status.is_paused
 
     @work(exclusive=True, group="command")
     async def action_leave(self) -> None:
@@ -232,7 +239,9 @@ class Dashboard(App[str]):
                 page.NAME, f"{page.MEANING}  ({number})", functools.partial(self.action_open, page.NAME)
             )
         yield SystemCommand(
-            "Pause or resume", "take no part after the open round, or take part again  (p)", self.action_pause
+            "Pause or resume",
+            "take no part after the open round, or take part again  (p)",
+            functools.partial(self.action_pause, not self._is_paused),
         )
         yield SystemCommand("Leave the run", "asks whether after the round or now  (l)", self.action_leave)
         yield SystemCommand("Light or dark", "change the colours  (d)", self.action_change_theme)
@@ -257,7 +266,10 @@ class Dashboard(App[str]):
             self._bindings.key_to_bindings.setdefault(keys, []).append(binding)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is typed into a line, or meant for what lies over the screen, moves nothing in a recording."""
+        """A key is for what can be done now: what is typed into a line, or meant for what lies over the screen, moves
+        nothing in a recording."""
+        if action == "pause":
+            return bool(parameters[0]) is not self._is_paused  # one key for both
         if action != "scrub":
             return True
         return len(self.screen_stack) == 1 and not isinstance(self.focused, Input)
