@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from control_program import Program, served, short_folder
+from textual import events
+from textual.keys import _character_to_key
+from textual.widgets import Input
 from tui_screens import DEADLINE_SECONDS, dashboard, screen_of, shows, until
 from tui_statuses import NOW, status, status_before_the_first_round
 
@@ -238,6 +241,18 @@ async def test_one_may_stay_after_all(socket_path: Path, program: Program, key: 
         await pilot.press(key)
         await until(pilot, lambda: "leave the run?" not in screen_of(pilot.app))  # type: ignore[arg-type]
         assert pilot.app.is_running
+    assert program.commands == []
+
+
+@pytest.mark.parametrize("keys", ["4/dog p", "6fdog p"])
+async def test_what_is_typed_in_one_go_reaches_the_line_that_its_first_keys_open(
+    socket_path: Path, program: Program, keys: str
+) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 24)) as pilot:
+        await shows(pilot, "round 24")
+        for character in keys:
+            pilot.app.post_message(events.Key(_character_to_key(character), character))
+        await until(pilot, lambda: isinstance(pilot.app.focused, Input) and pilot.app.focused.value == "dog p")
     assert program.commands == []
 
 

@@ -13,6 +13,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 from textual.worker import Worker
@@ -177,12 +178,21 @@ class Dashboard(App[str]):
             page.display = page.id == name.lower()
         self.query_one(Tabs).open(name)
         self._draw()
+        with contextlib.suppress(NoMatches):  # it is only being made
+            self._focus_page()
         self.call_after_refresh(self._focus_page)
 
     def _focus_page(self) -> None:
+        """At once, so that a key that comes right behind means what it says on this page."""
         for page in self._open_pages():
             if not page.has_focus_within:
-                page.first.focus()
+                page.screen.set_focus(page.first, scroll_visible=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """A letter that was on its way before a line to type in had the focus is for that line, and no command."""
+        if isinstance(self.focused, Input) and event.is_printable and event.character:
+            self.focused.insert_text_at_cursor(event.character)
+            event.prevent_default()
 
     def _open_pages(self) -> Iterable[Page]:
         """The one on the screen; none while the app ends."""

@@ -79,8 +79,13 @@ class Lines(ScrollView, can_focus=True):
 
     def _keep_place(self, top: object) -> None:
         if self._follows:
-            self.scroll_end(animate=False, immediate=True)
+            self._scroll_to_end()
+            self.call_after_refresh(self._scroll_to_end)  # its size may be of before it was shown
         elif top is not None and top in self._keys:
             follows = self._follows
             self.scroll_to(y=self._begins[self._keys.index(top)], animate=False, immediate=True)
             self._follows = follows
+
+    def _scroll_to_end(self) -> None:
+        if self._follows:
+            self.scroll_end(animate=False, immediate=True)

@@ -130,7 +130,7 @@ class LogPage(Page):
         line.placeholder = "search for…  enter finds, esc clears" if what == "search" else "lines with…  esc clears"
         line.display = True
         line.value = self._words[what]
-        line.focus()
+        self.screen.set_focus(line)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -156,7 +156,7 @@ class LogPage(Page):
     def _close_input(self) -> str:
         what, self._asked = self._asked, ""
         self.query_one(Input).display = False
-        self._lines.focus()
+        self.screen.set_focus(self._lines)
         return what
 
     def action_find(self, by: int) -> None:

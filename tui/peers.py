@@ -164,7 +164,7 @@ class PeersPage(Page):
     def action_filter(self) -> None:
         asked = self.query_one("#filter", Input)
         asked.display = True
-        asked.focus()
+        self.screen.set_focus(asked)
         self.refresh_bindings()
 
     @on(Input.Changed)
@@ -176,12 +176,12 @@ class PeersPage(Page):
     @on(Input.Submitted)
     def _keep_filter(self) -> None:
         self.query_one("#filter", Input).display = bool(self._words)
-        self._list.focus()
+        self.screen.set_focus(self._list)
 
     def action_clear(self) -> None:
         asked = self.query_one("#filter", Input)
         asked.value, self._words = "", ""
-        self._list.focus()
+        self.screen.set_focus(self._list)
         asked.display = False
         self._again()
         self.refresh_bindings()

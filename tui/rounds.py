@@ -129,7 +129,7 @@ class RoundsPage(Page):
         self.query_one(RoundDetail).display = self._opened is not None
         self._show_opened()
         if had_focus:
-            self.first.focus()
+            self.screen.set_focus(self.first)
         self.refresh_bindings()
 
 
