@@ -8,6 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "acpitz")
 """The most telling first."""
+_POWER_SUPPLIES = Path("/sys/class/power_supply")
+"""Where Linux lists them."""
 
 
 def cpu_temperature() -> float | None:
@@ -30,6 +33,41 @@ def cpu_temperature() -> float | None:
 
 def is_on_battery() -> bool | None:
     """None also where there is no battery."""
+    return _is_on_battery_by(_POWER_SUPPLIES) if _POWER_SUPPLIES.is_dir() else _is_on_battery_by_psutil()
+
+
+def _is_on_battery_by(folder: Path) -> bool | None:
+    """psutil takes a mouse's battery for the machine's, and knows adapters of two names only."""
+    statuses: set[str] = set()
+    is_unplugged = False
+    with contextlib.suppress(OSError):
+        for supply in folder.iterdir():
+            if _entry(supply, "scope") == "Device":  # a mouse's
+                continue
+            kind, online = _entry(supply, "type"), _entry(supply, "online")
+            if kind == "Battery" and _entry(supply, "present") != "0":
+                statuses.add(_entry(supply, "status"))
+            elif (kind == "Mains" or kind.startswith("USB")) and online not in ("", "0"):
+                return False
+            is_unplugged |= kind == "Mains" and online == "0"
+    if not statuses:
+        return None
+    if "Charging" in statuses:
+        return False
+    if "Discharging" in statuses or is_unplugged:
+        return True
+    return None if statuses <= {"", "Unknown"} else False
+
+
+def _entry(supply: Path, name: str) -> str:
+    """ "" where it has none, or does not tell."""
+    try:
+        return (supply / name).read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_on_battery_by_psutil() -> bool | None:
     try:
         battery = psutil.sensors_battery()
     except (OSError, AttributeError, RuntimeError, ValueError) as error:

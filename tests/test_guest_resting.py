@@ -136,7 +136,47 @@ async def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
 def test_a_machine_without_a_battery_is_not_on_it(
     monkeypatch: pytest.MonkeyPatch, battery: Any, known: bool | None
 ) -> None:
+    monkeypatch.setattr(sensors, "_POWER_SUPPLIES", Path("/of another system"))
     monkeypatch.setattr("psutil.sensors_battery", lambda: battery, raising=False)
+    assert sensors.is_on_battery() is known
+
+
+MAINS = {"type": "Mains", "online": "1"}
+UNPLUGGED = {"type": "Mains", "online": "0"}
+MOUSE = {"type": "Battery", "scope": "Device", "status": "Discharging"}
+
+
+def battery(status: str) -> dict[str, str]:
+    return {"type": "Battery", "present": "1", "status": status}
+
+
+@pytest.mark.parametrize(
+    ("supplies", "known"),
+    [
+        ({}, None),
+        ({"hidpp_battery_0": MOUSE}, None),
+        ({"AC": UNPLUGGED, "ps-controller-battery-0": MOUSE}, None),
+        ({"ADP1": MAINS, "BAT0": battery("Discharging")}, False),
+        ({"ADP1": UNPLUGGED, "BAT0": battery("Discharging"), "hidpp_battery_0": MOUSE}, True),
+        ({"BAT0": battery("Discharging")}, True),
+        ({"BAT0": battery("Charging")}, False),
+        ({"BAT0": battery("Full"), "BAT1": battery("Discharging")}, True),
+        ({"AC": UNPLUGGED, "usb:1": {"type": "USB", "online": "1"}, "BAT0": battery("Not charging")}, False),
+        ({"AC": UNPLUGGED, "BAT0": battery("Unknown")}, True),
+        ({"AC": UNPLUGGED, "BAT0": battery("Charging")}, False),
+        ({"BAT0": battery("Unknown")}, None),
+        ({"BAT0": {"type": "Battery", "present": "0", "status": "Unknown"}, "AC": UNPLUGGED}, None),
+        ({"odd": {}, "AC": {"type": "Mains"}, "BAT0": battery("Full")}, False),
+    ],
+)
+def test_only_a_battery_that_drives_the_machine_counts_and_only_without_a_plug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: dict[str, dict[str, str]], known: bool | None
+) -> None:
+    for name, entries in supplies.items():
+        (tmp_path / name).mkdir()
+        for entry, content in entries.items():
+            (tmp_path / name / entry).write_text(f"{content}\n")
+    monkeypatch.setattr(sensors, "_POWER_SUPPLIES", tmp_path)
     assert sensors.is_on_battery() is known
 
 
@@ -145,6 +185,7 @@ def test_a_battery_that_fails_is_not_known(monkeypatch: pytest.MonkeyPatch, erro
     def fail() -> None:
         raise error
 
+    monkeypatch.setattr(sensors, "_POWER_SUPPLIES", Path("/of another system"))
     monkeypatch.setattr("psutil.sensors_battery", fail, raising=False)
     assert sensors.is_on_battery() is None
     monkeypatch.delattr("psutil.sensors_battery")
