@@ -11,7 +11,8 @@ from dataclasses import dataclass
 _RANGE = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*[-–]\s*(\d{1,2})(?::(\d{2}))?")
 _DAY_MINUTES = 24 * 60
 _MINUTE_SECONDS = 60
-_FARTHEST_MINUTES = _DAY_MINUTES + 2 * 60  # in which any hour of the day comes, also on the longest day
+_FARTHEST_MINUTES = 50 * 60  # two days: on the one of them an hour may be skipped, on the other it comes
+_LATER_SECONDS = 3600.0  # when to ask again should it not come even so
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Hours:
             moment = full_minute + minutes * _MINUTE_SECONDS
             if self.include(moment, zone):
                 return moment
-        raise AssertionError("every hour comes within a day")
+        return at + _LATER_SECONDS
 
     def _have(self, local: datetime.datetime) -> bool:
         minute = local.hour * 60 + local.minute
