@@ -159,6 +159,18 @@ async def test_reasons_add_up_and_the_last_one_to_go_lets_it_go_on(scene: Scene)
         await eventually(lambda: scene.trainer.is_waking)
 
 
+async def test_what_it_rests_for_takes_back_no_departure(scene: Scene) -> None:
+    async with scene.living():
+        await begin_round(scene)
+        scene.member.rest_for((HOURS,))
+        scene.member.leave()
+        asked = len(scene.sent_of(AdmissionRequest))
+        scene.member.rest_for(())
+        scene.member.rest_for((HOURS,))
+        assert len(scene.sent_of(AdmissionRequest)) == asked
+        assert scene.sent_of(Departure) == [Departure("paused"), Departure("leaving")]
+
+
 async def test_with_its_upload_used_up_it_serves_the_round_under_way_and_then_no_more(scene: Scene) -> None:
     async with scene.living():
         await begin_round(scene)

@@ -393,9 +393,9 @@ class Member:
         so; what was trained by then is contributed. Without any it takes part again, with the same subsets if the round
         is still open, else with what is free then."""
         before, self.reasons = self.reasons, tuple(reasons)
-        if self.reasons and not before:
+        if self.reasons and not before and not self._is_leaving:
             self.follower.send(Departure("paused"))
-        elif before and not self.reasons and self._work is not None:
+        elif before and self._may_reconsider:  # a request takes back a departure
             self.follower.send(self._admission_request())
         if not any(reason.ends_serving for reason in self.reasons):
             self.node.serve_blobs(True)
