@@ -326,15 +326,34 @@ async def test_a_trainer_that_is_put_to_rest_is_ended_without_a_word_of_death_an
     async with supervised(scene):
         await scene.host.rest("on battery")
         assert scene.started[0].is_stopped
+        assert scene.host.has_left_device
         assert (scene.host.service.state, scene.host.service.why) == ("resting", "on battery")
         with pytest.raises(ChildFailed, match="the trainer rests: on battery"):
             scene.host.get()
         assert (scene.host.is_resting, scene.host.is_waking) == (True, False)
         scene.host.wake()
+        assert not scene.host.has_left_device
         assert (scene.host.is_resting, scene.host.is_waking) == (False, True)
         await eventually(lambda: scene.restarts == 1)
         assert scene.host.get() is scene.started[1]  # type: ignore[comparison-overlap]
         assert (scene.host.service.state, scene.host.service.why, scene.host.is_waking) == ("running", "", False)
+
+
+async def test_one_that_is_ending_still_holds_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ending, may_end = Scene(FakeProcess()), asyncio.Event(), asyncio.Event()
+
+    async def stop_slowly(_process: FakeProcess) -> None:
+        ending.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(FakeProcess, "stop", stop_slowly)
+    await scene.host.start()
+    resting = asyncio.create_task(scene.host.rest("on battery"))
+    await ending.wait()
+    assert (scene.host.is_resting, scene.host.has_left_device) == (True, False)
+    may_end.set()
+    await resting
+    assert scene.host.has_left_device
 
 
 async def test_one_that_is_to_rest_before_it_is_started_is_started_when_it_is_woken() -> None:
@@ -362,6 +381,8 @@ async def test_one_that_is_put_to_rest_while_it_starts_rests_once_it_has(monkeyp
         scene.started[0].end(1)
         await opening.wait()
         await scene.host.rest("on battery")
+        assert not scene.host.has_left_device
         may_open.set()
         await eventually(lambda: scene.started[1].is_stopped)
+        assert scene.host.has_left_device
         assert (scene.host.service.state, scene.host.service.why, scene.restarts) == ("resting", "on battery", 0)

@@ -79,7 +79,7 @@ def test_its_owner_is_told_what_it_still_waits_for(tmp_path: Path) -> None:
 
 
 def senses(tmp_path: Path, device: DeviceFigures | None, **rules: Any) -> Senses:
-    trainer: Any = SimpleNamespace(device=device)
+    trainer: Any = SimpleNamespace(device=device, has_left_device=False)
     return Senses(GuestRules(**rules), trainer, Today(tmp_path / "today.json", lambda: (0, 0)))
 
 
@@ -100,12 +100,16 @@ async def test_while_the_trainer_rests_all_use_of_its_gpu_is_others(
     )
     monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: asked.append(uuid) or gpu)
     sense = senses(tmp_path, GPU, yields_gpu=True)
+    trainer: Any = sense._trainer
     await sense()
-    sense._trainer.device = None  # type: ignore[misc]
+    trainer.device, trainer.has_left_device = None, True
     facts = await sense()
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (50.0, 0.9, 7 << 30)
     await sense()
     assert asked == ["GPU-1234", None, None]
+    trainer.has_left_device = False  # another opens: what it uses is its own
+    facts = await sense()
+    assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (50.0, None, None)
 
 
 async def test_a_sensor_that_is_missing_is_said_once_and_no_reason(

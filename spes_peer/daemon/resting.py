@@ -129,7 +129,8 @@ class Senses:
         return self._with_device(facts) if rules.yields_gpu or rules.max_temperature else facts
 
     def _with_device(self, facts: Facts) -> Facts:
-        """The trainer tells of its device while it runs; while it rests, all that is used of a GPU is others'."""
+        """The trainer tells of its device while it runs; while it rests, all that is used of a GPU is others'; while it
+        opens or ends, nobody can tell."""
         device = self._trainer.device
         if device is None:
             return self._without_trainer(facts)
@@ -146,14 +147,15 @@ class Senses:
             return facts
         if not self._uuid:
             return replace(facts, temperature=sensors.cpu_temperature())
+        has_left = self._trainer.has_left_device
         self._gpu = self._gpu or sensors.Gpu.of(self._uuid)
         if self._gpu is None:
             return facts
         return replace(
             facts,
             temperature=self._gpu.temperature(),
-            gpu_use_of_others=self._gpu.others_use(None),
-            gpu_bytes_of_others=self._gpu.used_bytes(),
+            gpu_use_of_others=self._gpu.others_use(None) if has_left else None,
+            gpu_bytes_of_others=self._gpu.used_bytes() if has_left else None,
         )
 
     def _say_what_is_missing(self, facts: Facts) -> None:

@@ -79,6 +79,8 @@ class TrainerHost:
         self._budget = MemoryBudget(settings.state_folder / BUDGET_FILE, settings.memory_bytes)
         self._witness = witness or MemoryWitness()
         self._process: TrainerProcess | None = None
+        self._num_processes = 0
+        """Also such as open or end."""
         self._watch = StallWatch(settings.stall_seconds)
         self._beat: TrainerBeat | None = None
         """The newest of the newest process."""
@@ -122,6 +124,7 @@ class TrainerHost:
         # of a trainer that was killed while it saved; each is as large as a checkpoint
         await asyncio.to_thread(remove_litter, settings.state_folder, older_than_seconds=0.0)
         process = self._start_process(settings.log_path, settings.has_low_priority, settings.cache_folder)
+        self._num_processes += 1
         process.on_progress = lambda progress: self.on_progress(progress)
         process.on_beat = self._take_beat
         self._watch, self._beat = StallWatch(settings.stall_seconds), None
@@ -140,7 +143,7 @@ class TrainerHost:
                 memory_part=settings.memory_part,
             )
         except BaseException as error:
-            await process.stop()
+            await self._stop(process)
             if isinstance(error, ChildFailed):
                 said = "" if isinstance(error, ChildDied) else str(error)
                 self._note_end(process, said, isinstance(error, ChildOutOfMemory))
@@ -159,7 +162,7 @@ class TrainerHost:
                 if self._process is not process:  # put to rest
                     continue
                 self._process = None
-                await process.stop()
+                await self._stop(process)
                 self._note_end(process)
             if not self._has_rested:
                 await backoff.pause("the trainer", _LONGEST_PAUSE_SECONDS if self._is_hopeless else 0.0)
@@ -188,6 +191,11 @@ class TrainerHost:
         return not self._may_run.is_set()
 
     @property
+    def has_left_device(self) -> bool:
+        """Whether all that is used of the device is others', for as long as it rests."""
+        return self.is_resting and not self._num_processes
+
+    @property
     def is_waking(self) -> bool:
         """Whether there is no process yet because none was wanted."""
         return self._has_rested and not self.is_resting
@@ -201,7 +209,7 @@ class TrainerHost:
         process, self._process = self._process, None
         self.service.say("resting", why)
         if process is not None:
-            await process.stop()
+            await self._stop(process)
 
     def wake(self) -> None:
         """Start a process again, soon; `on_restart` is called then. Nothing happens where none rests."""
@@ -282,7 +290,13 @@ class TrainerHost:
     async def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
+            await self._stop(process)
+
+    async def _stop(self, process: TrainerProcess) -> None:
+        try:
             await process.stop()
+        finally:
+            self._num_processes -= 1
 
 
 def how_ended(code: int) -> str:
