@@ -1,5 +1,6 @@
 """The dashboard in a browser: who may open it, and that it opens."""
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 from aiohttp import web
 from control_program import Program, served, short_folder
@@ -31,6 +33,9 @@ async def address() -> AsyncIterator[str]:
                 yield f"http://127.0.0.1:{port}"
             finally:
                 await runner.cleanup()
+                async with asyncio.timeout(60):
+                    while psutil.Process().children():  # noqa: ASYNC110  # the dashboards of pages
+                        await asyncio.sleep(0.02)
 
 
 def session() -> aiohttp.ClientSession:
