@@ -1,6 +1,7 @@
 """The event log on disk: what a daemon shows is what can be read again, whatever happens to disk, clock and files."""
 
 import errno
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -241,6 +242,32 @@ def test_a_clock_that_was_set_back_does_not_hide_what_came_after(daemon: Daemon)
     with Recording(daemon.folder) as recording:
         assert recording.ended_at == NOW + 200  # the newest that it ever was
         assert recording.status_at(recording.ended_at) == daemon.picture.status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "moments"),
+    [
+        ([1, 2, 3, 9e8, 5, 6, 7], [1, 2, 3, 5, 6, 7]),  # ahead before the network set it
+        ([1, 2, 3, -9e8, 5, 6, 7], [1, 2, 3, 5, 6, 7]),  # as when a machine starts
+        ([9e8, 2, 3, 4], [2, 3, 4]),
+        ([1, 2, 3, 4, 9e8], [1, 2, 3, 4, 9e8]),  # nobody knows
+        ([1, 2, 3], [1, 2, 3]),
+    ],
+)
+def test_a_clock_that_was_wrong_for_a_moment_moves_that_moment_alone(
+    tmp_path: Path, seconds: list[float], moments: list[float]
+) -> None:
+    daemon = Daemon(tmp_path)
+    daemon.picture = Picture(daemon.build, daemon.log, clock=lambda: daemon.at, ticks=itertools.count().__next__)
+    for number, second in enumerate(seconds):
+        daemon.at, daemon.facts.round = NOW + second, 50 + number
+        daemon.picture.look()
+    daemon.log.close()
+    with Recording(tmp_path) as recording:
+        shown = dict(recording)
+        assert [at - NOW for at in shown] == moments
+        assert shown[recording.ended_at] == recording.status_at(recording.ended_at) == daemon.picture.status
+        assert all(recording.status_at(at) == one for at, one in reversed(shown.items()))
 
 
 def test_what_is_no_event_log_is_refused_with_what_to_do(tmp_path: Path) -> None:
