@@ -418,3 +418,45 @@ async def test_a_picture_for_the_documentation_loads_nothing_from_elsewhere(sock
     assert "alder" in svg
     assert "url(http" not in svg
     assert "@font-face" not in svg
+
+
+async def test_the_cursor_explains_a_subset_by_key_and_by_mouse(socket_path: Path) -> None:
+    async with dashboard(socket_path).run_test(size=(100, 24)) as pilot:
+        await pilot.press("2")
+        await shows(pilot, "Subset 0: experts 0, 1", "You train it, and nobody else does.")
+        await pilot.press("down")
+        await shows(pilot, "Subset 1: experts 2, 3", "birch trains it.")
+        await pilot.press("end", "down")
+        await shows(pilot, "Subset 3: experts 6, 7", "dogwood trains it.")
+        await pilot.press("up", "left_square_bracket")
+        await shows(pilot, "Subset 1: experts 2, 3")
+        row = next(y for y, line in enumerate(screen_of(pilot.app).splitlines()) if "cedar" in line)  # type: ignore[arg-type]
+        await pilot.click(offset=(20, row))
+        await shows(pilot, "Subset 2: experts 4, 5", "cedar trains it.")
+
+
+async def test_the_cursor_goes_through_a_field_of_many_subsets_and_m_changes_its_colours(
+    socket_path: Path, program: Program
+) -> None:
+    large = status()
+    del large.subsets[:]
+    for number in range(400):
+        large.subsets.add(subset=number, experts=[number], rounds_trained=number)
+    program.show(large)
+    async with dashboard(socket_path).run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        await shows(pilot, "Subset 0: expert 0 of every layer.", "It was never trained.")
+        await pilot.press("right", "right")
+        await shows(pilot, "Subset 2: ")
+        await pilot.press("end")
+        await shows(pilot, "Subset 399: ", " 399·", "colours: owners", "nobody 400")
+        await pilot.press("m")
+        await shows(pilot, "colours: rounds trained")
+        await pilot.press("m")
+        await shows(pilot, "colours: used by the router")
+        lines = screen_of(pilot.app).splitlines()  # type: ignore[arg-type]
+        row = next(y for y, line in enumerate(lines) if " 397·" in line)
+        await pilot.click(offset=(lines[row].index("397"), row))
+        await shows(pilot, "Subset 397: ")
+        await pilot.press("home")
+        await shows(pilot, "Subset 0: ", "  0·")
