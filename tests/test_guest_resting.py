@@ -83,7 +83,8 @@ def senses(tmp_path: Path, device: DeviceFigures | None, **rules: Any) -> Senses
     return Senses(GuestRules(**rules), trainer, Today(tmp_path / "today.json", lambda: (0, 0)))
 
 
-async def test_while_it_trains_the_trainer_tells_of_its_device(tmp_path: Path) -> None:
+async def test_while_it_trains_the_trainer_tells_of_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: SimpleNamespace())
     facts = await senses(tmp_path, GPU, yields_gpu=True)()
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (71.0, 0.3, 3 << 30)
     facts = await senses(tmp_path, CPU, max_temperature=80.0)()
@@ -112,10 +113,26 @@ async def test_while_the_trainer_rests_all_use_of_its_gpu_is_others(
     assert (facts.temperature, facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (50.0, None, None)
 
 
+async def test_where_the_driver_does_not_tell_this_process_of_the_gpu_it_is_yielded_to_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: asked.append(uuid))  # a GPU that torch sees and NVML does not
+    sense = senses(tmp_path, GPU, yields_gpu=True)
+    trainer: Any = sense._trainer
+    for device in (GPU, GPU, None, None, GPU):
+        trainer.device, trainer.has_left_device = device, device is None
+        facts = await sense()
+        assert (facts.gpu_use_of_others, facts.gpu_bytes_of_others) == (None, None)
+    assert asked == ["GPU-1234"]
+    assert caplog.messages == ["NVIDIA's driver does not tell of this GPU: --yield-gpu has no effect"]
+
+
 async def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensors, "cpu_temperature", lambda: None)
+    monkeypatch.setattr(sensors.Gpu, "of", lambda uuid: SimpleNamespace())
     blind = dataclasses.replace(GPU, temperature=0.0, others_use=UNKNOWN)
     sense = senses(tmp_path, blind, yields_gpu=True, max_temperature=80.0)
     resting = Resting(tmp_path, sense._rules)

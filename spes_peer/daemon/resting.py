@@ -103,7 +103,8 @@ class Senses:
         self._rules = rules
         self._trainer = trainer
         self._today = today
-        self._gpu: sensors.Gpu | None = None
+        self._gpus: dict[str, sensors.Gpu | None] = {}
+        """By its UUID, each that was asked for; None where NVML does not have it."""
         self._uuid, self._is_known = "", False
         """Of the trainer's device; "" of a CPU."""
         self._said: set[str] = set()
@@ -136,7 +137,7 @@ class Senses:
             return self._without_trainer(facts)
         self._uuid, self._is_known = device.uuid, True
         facts = replace(facts, temperature=device.temperature or None)
-        if device.uuid:
+        if device.uuid and self._yields:
             use = None if device.others_use < 0 else device.others_use
             facts = replace(facts, gpu_use_of_others=use, gpu_bytes_of_others=device.others_bytes)
         self._say_what_is_missing(facts)
@@ -147,22 +148,36 @@ class Senses:
             return facts
         if not self._uuid:
             return replace(facts, temperature=sensors.cpu_temperature())
-        has_left = self._trainer.has_left_device
-        self._gpu = self._gpu or sensors.Gpu.of(self._uuid)
-        if self._gpu is None:
+        has_left, gpu = self._trainer.has_left_device and self._yields, self._gpu
+        if gpu is None:
             return facts
         return replace(
             facts,
-            temperature=self._gpu.temperature(),
-            gpu_use_of_others=self._gpu.others_use(None) if has_left else None,
-            gpu_bytes_of_others=self._gpu.used_bytes() if has_left else None,
+            temperature=gpu.temperature(),
+            gpu_use_of_others=gpu.others_use(None) if has_left else None,
+            gpu_bytes_of_others=gpu.used_bytes() if has_left else None,
         )
+
+    @property
+    def _gpu(self) -> sensors.Gpu | None:
+        """The trainer's, as this process sees it."""
+        if self._uuid not in self._gpus:
+            self._gpus[self._uuid] = sensors.Gpu.of(self._uuid)
+        return self._gpus[self._uuid]
+
+    @property
+    def _yields(self) -> bool:
+        """Only where it will be seen, also without a trainer, that the GPU is left alone: else it would rest and go on
+        for ever."""
+        return self._rules.yields_gpu and bool(self._uuid) and self._gpu is not None
 
     def _say_what_is_missing(self, facts: Facts) -> None:
         if self._rules.max_temperature and facts.temperature is None:
             self._say_once("no sensor tells how warm the device is: --max-temperature has no effect")
         if self._rules.yields_gpu and not self._uuid:
             self._say_once("it trains on the CPU: --yield-gpu has no effect")
+        elif self._rules.yields_gpu and not self._yields:
+            self._say_once("NVIDIA's driver does not tell of this GPU: --yield-gpu has no effect")
         elif self._rules.yields_gpu and facts.gpu_use_of_others is None:
             self._say_once("the driver does not tell who uses the GPU: --yield-gpu goes by memory alone")
 
