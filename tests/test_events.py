@@ -9,17 +9,21 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from tui_statuses import status, status_before_the_first_round
 
-from spes_peer.events.changes import applied, apply, events_between
+from spes_peer.events.changes import applied, events_between
 from spes_peer.events.lines import event_of, head_of, line_of
 from spes_peer.wire.control_pb2 import LogLine, PeerStatus, Phase, RoundStatus, Status, Traffic
 from spes_peer.wire.event_pb2 import (
     Ended,
     Event,
+    HeldOutKnown,
+    Logged,
     PeerOrder,
     PeerSample,
     PeersChanged,
     PeersSample,
+    RoundRevised,
     RoundsForgotten,
+    RoundsRewound,
     SubsetsChanged,
 )
 
@@ -188,19 +192,42 @@ def test_an_end_is_the_last_phase() -> None:
     assert applied(status(), Event(ended=Ended(why="left"))).phase.name == "finished"
 
 
+SHOWN = [Status(), status(), status_before_the_first_round()]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
 @pytest.mark.parametrize(
     "event",
     [
         Event(),
         Event(peers_sample=PeersSample(peers=[PeerSample(row=900, seen_at=1.0)])),
-        Event(peers_changed=PeersChanged(order=PeerOrder(peer_ids=["nobody"]))),
-        Event(subsets_changed=SubsetsChanged(subsets=[{"subset": 4000}], num_subsets=2)),
-        Event(rounds_forgotten=RoundsForgotten(number=2**32 - 1)),
+        Event(peers_changed=PeersChanged(peers=[PeerStatus(peer_id="nobody")])),
+        Event(subsets_changed=SubsetsChanged(subsets=[{"subset": 4000}], num_subsets=4001)),
+        Event(rounds_rewound=RoundsRewound(first_gone=2**32 - 1)),
+        Event(round_revised=RoundRevised(round=RoundStatus(round=2**32 - 1))),
+        Event(held_out_known=HeldOutKnown(round=2**32 - 1, loss=1.0)),
     ],
 )
-def test_an_event_of_what_is_not_there_does_no_harm(event: Event) -> None:
-    for shown in (Status(), status(), status_before_the_first_round()):
-        apply(shown, event)
+def test_an_event_of_what_is_not_there_changes_nothing(shown: Status, event: Event) -> None:
+    assert same(applied(shown, event), shown)
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_of_what_an_event_takes_away_only_what_is_there_goes(shown: Status) -> None:
+    ids = [peer.peer_id for peer in shown.peers]
+    for order, left in ((["nobody", *ids[::-1]], ids[::-1]), (["nobody"], [])):
+        after = applied(shown, Event(peers_changed=PeersChanged(order=PeerOrder(peer_ids=order))))
+        assert [peer.peer_id for peer in after.peers] == left
+        del after.peers[:]
+        after.peers.extend(shown.peers)
+        assert same(after, shown)
+    after = applied(shown, Event(rounds_forgotten=RoundsForgotten(number=2**32 - 1)))
+    assert not after.rounds
+    after.rounds.extend(shown.rounds)
+    assert same(after, shown)
+    lines = [LogLine(text="new")]
+    after = applied(shown, Event(logged=Logged(num_forgotten=2**32 - 1, lines=lines)))
+    assert list(after.log) == lines
 
 
 def test_what_a_newer_program_wrote_is_read_as_far_as_it_is_known() -> None:

@@ -76,8 +76,9 @@ def applied(status: Status, event: Event) -> Status:
 
 
 def apply(status: Status, event: Event) -> None:
-    """Change `status` into the one after the event. Never fails: what an event of a newer program, or of a damaged
-    file, says of what is not there changes nothing."""
+    """Change `status` into the one after the event. Never fails: what an event of a newer program, or after a damaged
+    line, says of rows that are not there is passed over, and what it says of the others holds: of more rounds to forget
+    than there are, all that are there go, and of an order of peers those stay that it names."""
     kind = event.WhichOneof("kind")
     if kind in _REPLACING:
         _replace(status, getattr(event, kind))
