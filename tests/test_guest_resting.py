@@ -2,11 +2,13 @@
 
 import dataclasses
 import logging
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from exchange_nodes import eventually
 
 from spes_peer import sensors
 from spes_peer.daemon.resting import Resting, Senses
@@ -148,6 +150,33 @@ async def test_a_sensor_that_is_missing_is_said_once_and_no_reason(
     assert caplog.messages == ["it trains on the CPU: --yield-gpu has no effect"]
     unknown = await senses(tmp_path, None, yields_gpu=True, max_temperature=80.0)()
     assert unknown.temperature is None  # not known yet
+
+
+async def test_a_sensor_that_hangs_holds_nobody_up_and_is_asked_again_once_it_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spes_peer.daemon.resting._SENSOR_SECONDS", 0.01)
+    asked: list[int] = []
+    may_answer = threading.Event()
+
+    def hang() -> bool:
+        asked.append(threading.get_ident())
+        may_answer.wait()
+        return True
+
+    monkeypatch.setattr(sensors, "is_on_battery", hang)
+    sense = senses(tmp_path, None)
+    facts = [await sense() for _ in range(3)]
+    assert [(one.is_on_battery, one.at > 1e9, one.passed > 0) for one in facts] == [(None, True, True)] * 3
+    await eventually(lambda: len(asked) == 1)
+    assert caplog.messages == ["a sensor of this machine hangs: what it would tell is taken for unknown"]
+    monkeypatch.setattr("spes_peer.daemon.resting._SENSOR_SECONDS", 60.0)
+    may_answer.set()
+    looking = sense._looking
+    assert looking is not None
+    await eventually(looking.done)
+    assert (await sense()).is_on_battery  # not what was found long ago
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

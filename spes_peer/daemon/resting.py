@@ -5,8 +5,10 @@ The machine is looked at every few seconds. What no sensor tells is no reason to
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 PAUSE_MARK = "paused"
 """A file that is there while its owner has paused this peer."""
 _LOOK_SECONDS = 3.0
+_SENSOR_SECONDS = 10.0  # after which one that does not answer tells nothing
 
 
 class Resting:
@@ -108,25 +111,49 @@ class Senses:
         self._uuid, self._is_known = "", False
         """Of the trainer's device; "" of a CPU."""
         self._said: set[str] = set()
+        self._looking: asyncio.Future[Facts] | None = None
 
     async def __call__(self) -> Facts:
-        """Sensors and disks may take their time, and are asked in a thread."""
+        """Sensors and disks may take their time, or hang, and are asked in a thread: one after the other."""
         at = time.time()
         if self._rules.counts_traffic:
             self._today.count(day_of(at))
-        return await asyncio.to_thread(self._look, at)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.wrap_future(self._begin_to_look(at))
+            await asyncio.wait((self._looking,), timeout=_SENSOR_SECONDS)
+            if self._looking.done():
+                return self._looking.result()
+        self._say_once("a sensor of this machine hangs: what it would tell is taken for unknown")
+        return self._without_sensors(at)
+
+    def _begin_to_look(self, at: float) -> Future[Facts]:
+        """In a thread for which, unlike those of a pool, nobody waits in the end."""
+        found: Future[Facts] = Future()
+
+        def look() -> None:
+            try:
+                found.set_result(self._look(at))
+            except Exception as error:  # for whoever awaits it
+                found.set_exception(error)
+
+        threading.Thread(target=look, name="sensors", daemon=True).start()
+        return found
+
+    def _without_sensors(self, at: float) -> Facts:
+        return Facts(
+            at,
+            boot_seconds(),
+            sent_today_bytes=self._today.sent_bytes,
+            received_today_bytes=self._today.received_bytes,
+        )
 
     def _look(self, at: float) -> Facts:
         rules = self._rules
         if rules.counts_traffic:
             self._today.keep()
-        facts = Facts(
-            at,
-            boot_seconds(),
-            is_on_battery=None if rules.works_on_battery else sensors.is_on_battery(),
-            sent_today_bytes=self._today.sent_bytes,
-            received_today_bytes=self._today.received_bytes,
-        )
+        facts = self._without_sensors(at)
+        if not rules.works_on_battery:
+            facts = replace(facts, is_on_battery=sensors.is_on_battery())
         return self._with_device(facts) if rules.yields_gpu or rules.max_temperature else facts
 
     def _with_device(self, facts: Facts) -> Facts:
