@@ -1,6 +1,7 @@
 """Who pauses a peer, what it says to its owner, and what it knows of the machine."""
 
 import dataclasses
+import errno
 import logging
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from exchange_nodes import eventually
 
 from spes_peer import sensors
 from spes_peer.daemon.resting import Resting, Senses
+from spes_peer.errors import DiskTrouble
 from spes_peer.guest.allowance import Today
 from spes_peer.guest.rules import Facts, GuestRules
 from spes_peer.training.work import UNKNOWN, DeviceFigures
@@ -78,6 +80,26 @@ def test_its_owner_is_told_what_it_still_waits_for(tmp_path: Path) -> None:
     assert resting.resume() == f"resumed; it still rests by itself: {BATTERY}"
     assert resting.resume() == f"not paused by you; it rests by itself: {BATTERY}"
     assert changes.seen == [("battery",)]
+
+
+def test_its_owners_word_counts_also_where_the_disk_does_not_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise DiskTrouble(errno.EROFS, "the disk is read-only")
+
+    resting = Resting(tmp_path, GuestRules())
+    changes = Changes(resting)
+    monkeypatch.setattr("spes_peer.daemon.resting.write_whole", refuse)
+    assert resting.pause() == "paused, but a restart forgets it: the disk is read-only"
+    assert resting.is_by_owner
+    assert resting.resume() == "taking part again"  # there is no mark
+    monkeypatch.undo()
+    resting.pause()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert resting.resume() == "taking part again, but a restart pauses it again: the disk is read-only"
+    assert not resting.is_by_owner
+    assert changes.seen == [("owner",), (), ("owner",), ()]
 
 
 def senses(tmp_path: Path, device: DeviceFigures | None, **rules: Any) -> Senses:

@@ -15,6 +15,7 @@ from pathlib import Path
 from spes_peer import sensors
 from spes_peer.clock import boot_seconds
 from spes_peer.daemon.trainer_host import TrainerHost
+from spes_peer.errors import DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.guest.allowance import Today
 from spes_peer.guest.hours import day_of
@@ -53,21 +54,28 @@ class Resting:
         """By its owner; the answer to him."""
         if self._is_by_owner:
             return "already paused"
-        write_whole(self._mark, b"")
-        rested_before = bool(self.reasons)
+        said = "paused; it rested already" if self.reasons else "paused"
+        try:
+            write_whole(self._mark, b"")
+        except DiskTrouble as error:
+            said += f", but a restart forgets it: {error}"
         self._is_by_owner = True
         self.on_change()
-        return "paused; it rested already" if rested_before else "paused"
+        return said
 
     def resume(self) -> str:
         """By its owner; what else stands in the way goes by itself."""
         others = in_words(self._judged.reasons)
         if not self._is_by_owner:
             return f"not paused by you; it rests by itself: {others}" if others else "not paused"
-        self._mark.unlink(missing_ok=True)
+        said = f"resumed; it still rests by itself: {others}" if others else "taking part again"
+        try:
+            self._mark.unlink(missing_ok=True)
+        except OSError as error:
+            said += f", but a restart pauses it again: {error.strerror}"
         self._is_by_owner = False
         self.on_change()
-        return f"resumed; it still rests by itself: {others}" if others else "taking part again"
+        return said
 
     async def run(self) -> None:
         """For ever."""
