@@ -100,12 +100,15 @@ class Source:
         self.node = node
         self.asked: list[str] = []
         self.is_gone = False
+        self.lacks = ""
         node.fetcher.fetch_all = self.fetch_all  # type: ignore[method-assign]
 
     async def fetch_all(self, wanted: Sequence[Any], parallel: int = 4, gathering: object = None) -> None:
         self.asked += [blob for blob, _size, _sources in wanted]
         if self.is_gone and wanted:
             raise Unreachable("nobody is here")
+        if self.lacks in [blob for blob, _size, _sources in wanted]:
+            raise Unreachable("nobody has it")
         for blob in self.asked:
             self.node.blobs.path(blob).parent.mkdir(parents=True, exist_ok=True)
             self.node.blobs.path(blob).touch()
@@ -138,6 +141,34 @@ async def test_nothing_is_fetched_ahead_before_it_is_known_how_much_there_is_roo
     await ahead.fetch()  # of this record nothing more
     node.chain.append(following(node, node.identity))
     assert source.asked == []
+    await ahead.fetch()
+    assert len(source.asked) == NUM_SHARDS
+
+
+async def test_one_that_nobody_has_holds_no_other_up(node: Node) -> None:
+    node.chain.append(following(node, node.identity))
+    source, ahead = Source(node), DataAhead(node, lambda: ROOM_BYTES)
+    head = node.chain.head
+    assert head is not None
+    source.lacks = next(shards_ahead(node.manifest, head.record, node.peer_id, ROOM_BYTES)).blob
+    with pytest.raises(Unreachable):
+        await ahead.fetch()
+    assert len(source.asked) == NUM_SHARDS
+
+
+async def test_nothing_more_is_fetched_ahead_once_there_is_a_reason_to_rest(node: Node) -> None:
+    node.chain.append(following(node, node.identity))
+    source = Source(node)
+    ahead = DataAhead(node, lambda: ROOM_BYTES, rests=lambda: len(source.asked) >= 4)
+    await ahead.fetch()
+    assert len(source.asked) == 4
+    await ahead.fetch()
+    assert len(source.asked) == 4
+    rests = [True]
+    ahead = DataAhead(node, lambda: ROOM_BYTES, rests=lambda: rests[0])
+    await ahead.fetch()
+    assert len(source.asked) == 4
+    rests[0] = False
     await ahead.fetch()
     assert len(source.asked) == NUM_SHARDS
 

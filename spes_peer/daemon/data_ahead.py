@@ -9,6 +9,7 @@ collector finds room for; what it removes to make some is said by `wanted_shards
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from spes_peer.collection import Shards
 from spes_peer.data.ranges import Shuffle
@@ -77,10 +78,14 @@ class SoundShards:
 class DataAhead:
     """Compose it with a task of `run`."""
 
-    def __init__(self, node: Node, room_bytes: Callable[[], int | None]) -> None:
-        """`room_bytes` is how much may be fetched ahead; None while that is not known."""
+    def __init__(
+        self, node: Node, room_bytes: Callable[[], int | None], rests: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`room_bytes` is how much may be fetched ahead; None while that is not known. While this peer `rests`, or will
+        from the next round on, nothing is."""
         self._node = node
         self._room_bytes = room_bytes
+        self._rests = rests
         self._complete_head = b""
         """The record for which nothing is missing."""
 
@@ -98,11 +103,23 @@ class DataAhead:
     async def fetch(self) -> None:
         """Have what the newest record makes this peer keep; the first error of those that cannot be had."""
         node, head, room_bytes = self._node, self._node.chain.head, self._room_bytes()
-        if head is None or head.hash == self._complete_head or room_bytes is None:
+        if head is None or head.hash == self._complete_head or room_bytes is None or self._rests():
             return
         wanted = await asyncio.to_thread(self._missing, head.record, room_bytes)  # of a large roster it is many hashes
         sizes = {shard.blob: node.manifest.data.size_bytes(shard) for shard in wanted}
-        await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in sizes.items()], _PARALLEL)
+        failures: list[SpesError] = []
+        coming = iter(sizes.items())
+        while some := list(islice(coming, _PARALLEL)):
+            if self._rests():
+                return
+            try:
+                await node.fetcher.fetch_all([(blob, size, node.others()) for blob, size in some], _PARALLEL)
+            except SpesError as error:
+                failures.append(error)
+                if len(failures) >= _PARALLEL:  # the others are likely gone too
+                    break
+        if failures:
+            raise failures[0]
         self._complete_head = head.hash
 
     def _missing(self, record: Record, room_bytes: int) -> list[Shard]:

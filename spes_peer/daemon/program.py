@@ -329,7 +329,7 @@ class Daemon:
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
-                ahead = DataAhead(node, lambda: collector.ahead_bytes)
+                ahead = DataAhead(node, lambda: collector.ahead_bytes, lambda: bool(self._resting.reasons))
                 for loop in (trainer.supervise(), collector.run(), ahead.run(), self._resting.run()):
                     tasks.create_task(loop)
                 tasks.create_task(until_online_elsewhere(node))
