@@ -15,7 +15,6 @@ from pathlib import Path
 from spes_peer import sensors
 from spes_peer.clock import boot_seconds
 from spes_peer.daemon.trainer_host import TrainerHost
-from spes_peer.errors import DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.guest.allowance import Today
 from spes_peer.guest.hours import day_of
@@ -57,8 +56,8 @@ class Resting:
         said = "paused; it rested already" if self.reasons else "paused"
         try:
             write_whole(self._mark, b"")
-        except DiskTrouble as error:
-            said += f", but a restart forgets it: {error}"
+        except OSError as error:
+            said += f", but a restart forgets it: {error.strerror}"
         self._is_by_owner = True
         self.on_change()
         return said
