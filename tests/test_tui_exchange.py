@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 from tui_full import status, status_before_the_first_round
-from tui_pages import any_size_is_fine, line_of, opened, shows, until, view_of
+from tui_pages import any_size_is_fine, line_of, opened, press, shows, until, view_of
 from tui_statuses import PEERS
 
 from spes_peer.wire.control_pb2 import ExchangeStatus, Status, Traffic, Transfer
@@ -45,9 +45,9 @@ async def test_totals_are_of_this_round_and_since_the_start_by_transport() -> No
 async def test_the_foot_explains_the_transfer_under_the_cursor() -> None:
     async with opened(ExchangePage(), status(), (80, 24)) as (app, pilot):
         await shows(app, pilot, "offer of expert 3  62 % of 8.40MB, begun 0:02 ago", "from birch, cedar over grpc")
-        await pilot.press("down", "down")
+        press(app, "down", "down")
         await shows(app, pilot, "to birch over grpc")
-        await pilot.press("end", "up", "home", "pagedown", "pageup")
+        press(app, "end", "up", "home", "pagedown", "pageup")
         await shows(app, pilot, "from birch, cedar over grpc")
 
 
@@ -85,7 +85,7 @@ def test_totals_know_any_transports() -> None:
 async def test_nothing_is_on_its_way_and_the_screen_says_what_comes_next() -> None:
     async with opened(ExchangePage(), status_before_the_first_round(), (80, 24)) as (app, pilot):
         await shows(app, pilot, "nothing is on its way: blobs travel when a round is exchanged", "nothing was sent")
-        await pilot.press("down", "end", "enter", "escape")
+        press(app, "down", "end", "enter", "escape")
         app.show(status())
         await shows(app, pilot, "4 on their way")
 

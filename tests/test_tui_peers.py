@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textual.content import Content
 from textual.widgets import Input
 from tui_full import peer, status, status_before_the_first_round
-from tui_pages import any_size_is_fine, hides, line_of, opened, shows, until, view_of
+from tui_pages import any_size_is_fine, hides, line_of, opened, press, shows, until, view_of
 from tui_statuses import BOOTSTRAP, NOW, PEERS
 
 from spes_peer.wire.control_pb2 import PeerStatus, Status
@@ -50,7 +50,7 @@ async def test_a_wide_screen_has_ids_roles_versions_and_reasons_too() -> None:
 async def test_the_foot_explains_the_peer_under_the_cursor() -> None:
     async with opened(PeersPage(), status(), (80, 24)) as (app, pilot):
         await shows(app, pilot, "others reach this machine: direct", "version 0.5.0")
-        await pilot.press("end", "up")
+        press(app, "end", "up")
         await shows(app, pilot, "called by libp2p relay: through bootstrap: it was dialled back and did not")
         await shows(
             app, pilot, "answer; it is behind a router", "1 mark for experts that did harm, the last in record 17"
@@ -99,13 +99,13 @@ def test_peers_are_sorted_and_what_is_not_known_stands_last_both_ways(title: str
 async def test_s_goes_through_the_orders_and_shift_reverses() -> None:
     async with opened(PeersPage(), status(), (200, 30)) as (app, pilot):
         for order in ORDERS:
-            await pilot.press("s")
+            press(app, "s")
             await shows(app, pilot, f"{order.title}{'▼' if order.is_falling else '▲'}")
-            await pilot.press("S")
+            press(app, "S")
             await shows(app, pilot, f"{order.title}{'▲' if order.is_falling else '▼'}")
-        await pilot.press("s")
+        press(app, "s")
         await hides(app, pilot, "▲", "▼")
-        await pilot.press("S")
+        press(app, "S")
         await until(app, pilot, lambda: "bootstrap" in app.rows[2])
 
 
@@ -121,7 +121,7 @@ async def test_a_click_on_a_heading_sorts_and_a_second_one_reverses() -> None:
 
 async def test_the_cursor_stays_on_its_peer_whatever_the_order() -> None:
     async with opened(PeersPage(), crowd(300), (80, 24)) as (app, pilot):
-        await pilot.press("down", "down", "s", "S", "S", "s", "s", "s")
+        press(app, "down", "down", "s", "S", "S", "s", "s", "s")
         await until(app, pilot, lambda: any(row[:2] == ["▸", "cedar"] for row in app.rows))
 
 
@@ -130,7 +130,7 @@ async def test_the_filter_finds_by_what_is_known_and_escape_shows_all() -> None:
         await pilot.press("slash", *"relay")
         await shows(app, pilot, "1 of 5 shown", "dogwood", "esc show all")
         await hides(app, pilot, "cedar")
-        await pilot.press("enter")  # keeps it, and the keys are the list's again
+        press(app, "enter")  # keeps it, and the keys are the list's again
         await until(app, pilot, lambda: app.page.first.has_focus)
         await pilot.press("s", "escape")
         await shows(app, pilot, "cedar", "peer▲")
@@ -186,7 +186,7 @@ async def test_of_thousands_of_peers_only_those_on_the_screen_are_drawn() -> Non
         rows = app.query_one(Rows)
         peers = list(crowd(2000).peers)
         rows.put([Field("x", 3, cell)], peers, range(len(peers)))
-        await pilot.press("end", "pageup")
+        press(app, "end", "pageup")
         assert 0 < drawn < 20 * 24
 
 

@@ -5,15 +5,18 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.binding import Binding, BindingType
 from tui_full import closed_round, round_parts, status, status_before_the_first_round
-from tui_pages import any_size_is_fine, hides, line_of, opened, shows, until, view_of
+from tui_pages import any_size_is_fine, hides, line_of, opened, press, shows, until, view_of
 from tui_statuses import PEERS
 
 from spes_peer.wire.control_pb2 import RoundStatus, Status
+from tui.app import PAGES, Dashboard
 from tui.look import PARTS
 from tui.parts import in_words, of_a_whole, parts_bar
 from tui.round_detail import contribution_fields, figure_lines
 from tui.rounds import RoundsPage, foot_lines, open_round, round_fields, rounds_of, scale_of
+from tui.rows import Rows
 
 FIGURES = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 3.5])
 
@@ -37,7 +40,7 @@ async def test_a_row_says_what_the_round_brought() -> None:
 async def test_the_foot_says_what_the_round_under_the_cursor_was_spent_on() -> None:
     async with opened(RoundsPage(), status(), (80, 24)) as (app, pilot):
         await shows(app, pilot, "24  so far  apply 0.5 s   train 5.2 s", "▂▂ wait", "a whole bar is")
-        await pilot.press("down", "down")
+        press(app, "down", "down")
         await shows(app, pilot, "22  late: dogwood  apply 0.5 s")
         await pilot.resize_terminal(80, 10)
         await hides(app, pilot, "a whole bar is")
@@ -45,27 +48,27 @@ async def test_the_foot_says_what_the_round_under_the_cursor_was_spent_on() -> N
 
 async def test_enter_opens_a_round_with_every_contribution_and_escape_closes_it() -> None:
     async with opened(RoundsPage(), status()) as (app, pilot):
-        await pilot.press("down", "down", "enter")
+        press(app, "down", "down", "enter")
         await shows(app, pilot, "round 22", "3 of 4 contributed", "12, together 24.1MB", "proposed by   bootstrap")
         await shows(app, pilot, "training 2.492, the mean over all contributors   held-out 2.578")
         await shows(app, pilot, "grpc ↑ 9.40MB  ↓ 14.1MB", "in the record", "late: not in the record")
         alder = next(row for row in app.rows if "alder" in row)
         assert alder[:6] == ["▸", "alder", "(you)", "41.0k", "33", "%"]
-        assert "esc back" in app.text
-        await pilot.press("escape")
+        await shows(app, pilot, "esc back")
+        press(app, "escape")
         await shows(app, pilot, "23 closed", "open the round")
-        assert app.page.first.has_focus
+        await until(app, pilot, lambda: app.page.first.has_focus)
 
 
 async def test_an_opened_round_leads_to_the_next_ones() -> None:
     async with opened(RoundsPage(), status()) as (app, pilot):
-        await pilot.press("enter")
+        press(app, "enter")
         await shows(app, pilot, "round 24, open", "its record says at its end")
-        await pilot.press("o", "o", "o", "o")
+        press(app, "o", "o", "o", "o")
         await shows(app, pilot, "round 20")
-        await pilot.press("n")
+        press(app, "n")
         await shows(app, pilot, "round 21")
-        await pilot.press("backspace")
+        press(app, "backspace")
         await until(app, pilot, lambda: app.rows[5][:2] == ["▸", "21"])  # nothing was scrolled away
 
 
@@ -73,7 +76,8 @@ async def test_the_cursor_stays_on_its_round_and_at_the_top_with_the_newest() ->
     async with opened(RoundsPage(), status()) as (app, pilot):
         app.show(status(25))
         await until(app, pilot, lambda: app.rows[2][:2] == ["▸", "25"])
-        await pilot.press("down", "down")
+        press(app, "down", "down")
+        await until(app, pilot, lambda: any(row[:2] == ["▸", "23"] for row in app.rows))
         app.show(status(26))
         await until(app, pilot, lambda: any(row[:2] == ["▸", "23"] for row in app.rows))
 
@@ -81,9 +85,9 @@ async def test_the_cursor_stays_on_its_round_and_at_the_top_with_the_newest() ->
 async def test_every_key_of_the_list_moves_its_cursor() -> None:
     async with opened(RoundsPage(), status(60), (80, 24)) as (app, pilot):
         for keys, number in (("down", 59), ("j", 58), ("k", 59), ("up", 60), ("end", 1), ("pageup", 17), ("home", 60)):
-            await pilot.press(keys)
+            press(app, keys)
             await until(app, pilot, lambda number=number: any(row[:2] == ["▸", str(number)] for row in app.rows))  # type: ignore[misc]
-        await pilot.press("pagedown", "up", "enter")
+        press(app, "pagedown", "up", "enter")
         await shows(app, pilot, "round 45")
 
 
@@ -98,7 +102,7 @@ async def test_a_click_chooses_and_a_second_one_opens() -> None:
 
 async def test_an_opened_round_that_is_forgotten_gives_the_list_back() -> None:
     async with opened(RoundsPage(), status()) as (app, pilot):
-        await pilot.press("end", "enter")
+        press(app, "end", "enter")
         await shows(app, pilot, "round 1", "of 4 contributed")
         later = status()
         del later.rounds[:5]
@@ -109,7 +113,7 @@ async def test_an_opened_round_that_is_forgotten_gives_the_list_back() -> None:
 async def test_before_the_first_round_the_screen_says_what_comes_next() -> None:
     async with opened(RoundsPage(), status_before_the_first_round(), (80, 24)) as (app, pilot):
         await shows(app, pilot, "waiting for the first round: 2 of 4 volunteers admitted")
-        await pilot.press("enter", "escape", "down", "end", "o", "n")
+        press(app, "enter", "escape", "down", "end", "o", "n")
         app.show(status())
         await shows(app, pilot, "23 closed")
 
@@ -192,10 +196,10 @@ async def test_any_size_and_a_storm_of_sizes_are_fine() -> None:
 @pytest.mark.parametrize("size", [(20, 5), (40, 12), (200, 60)])
 async def test_a_round_opens_at_any_size(size: tuple[int, int]) -> None:
     async with opened(RoundsPage(), status(), size) as (app, pilot):
-        await pilot.press("down", "enter")
+        press(app, "down", "enter")
         await shows(app, pilot, "round 23")
         await pilot.resize_terminal(1, 1)
-        await pilot.press("escape")
+        press(app, "escape")
         await pilot.resize_terminal(80, 24)
         await shows(app, pilot, "23 closed")
 
@@ -205,3 +209,15 @@ def test_a_peer_that_is_gone_has_a_place_in_its_old_rounds() -> None:
     del shown.peers[3]
     fields = contribution_fields(view_of(shown), list(shown.rounds[0].contributions))
     assert f"…{PEERS[3][-6:]}" in line_of(fields, shown.rounds[0].contributions[3], 80)
+
+
+def test_no_key_of_a_screen_is_one_of_the_dashboards() -> None:
+    own = [binding for page in (*PAGES, Rows) for binding in vars(page).get("BINDINGS", ())]
+    assert not {key for binding in own for key in keys_of(binding)} & {
+        key for binding in Dashboard.BINDINGS for key in keys_of(binding)
+    }
+
+
+def keys_of(binding: BindingType) -> list[str]:
+    assert isinstance(binding, Binding)
+    return binding.key.split(",")
