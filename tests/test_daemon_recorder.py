@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from spes_peer.daemon import recorder
 from spes_peer.daemon.recorder import Recorder
 from spes_peer.errors import BadConfiguration, SpesError
 from spes_peer.events.folder import last_event
+from spes_peer.events.journal import EventLog
 from spes_peer.lock import locked
 from spes_peer.wire.control_pb2 import Status
 
@@ -49,6 +51,23 @@ async def test_the_reason_for_the_end_is_not_lost_to_facts_that_cannot_be_had(tm
     ended = last_event(tmp_path)
     assert ended is not None
     assert (ended.ended.why, ended.ended.exit_code) == ("no such device", 2)
+
+
+async def test_the_loop_goes_on_while_a_slow_disk_takes_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, close = threading.Event(), EventLog.close
+
+    def close_slowly(log: EventLog) -> None:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).add_done_callback(lambda _: goes_on.set())
+        was_going_on.append(goes_on.wait(10))
+        close(log)
+
+    loop, was_going_on = asyncio.get_running_loop(), list[bool]()
+    monkeypatch.setattr(EventLog, "close", close_slowly)
+    async with Recorder(Facts(0)).running(tmp_path, None):
+        pass
+    assert was_going_on == [True]
 
 
 @pytest.mark.parametrize(

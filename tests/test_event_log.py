@@ -4,6 +4,8 @@ import errno
 import itertools
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,6 +58,7 @@ class Daemon:
     def end(self, why: str = "left the run") -> Status:
         self.at += 100
         self.picture.end(why, 0)
+        self.picture.close()
         self.shown[self.at] = self.picture.status
         return self.picture.status
 
@@ -232,6 +235,68 @@ def test_what_a_slow_disk_had_no_time_for_is_made_good_by_a_picture(tmp_path: Pa
     log._write(batch)
     with Recording(tmp_path) as recording:
         assert recording.status_at(1e12) == before
+
+
+class SlowDisk:
+    """Takes a batch when it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_asked = threading.Event()
+        self.may_write = threading.Event()
+        self._append = journal._append
+        monkeypatch.setattr(journal, "_append", self._write)
+
+    def _write(self, path: Path, lines: bytes) -> None:
+        self.is_asked.set()
+        assert self.may_write.wait(30)
+        self._append(path, lines)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.may_write.set()
+
+
+def test_why_a_daemon_ended_is_written_also_where_the_disk_had_no_time_for_all_of_it(
+    slow_disk: SlowDisk, tmp_path: Path
+) -> None:
+    daemon = Daemon(tmp_path)
+    daemon.look()
+    assert slow_disk.is_asked.wait(30)
+    for _ in range(journal._BACKLOG):
+        daemon.live_a_round()
+    daemon.picture.end("no disk", 0)
+    slow_disk.may_write.set()
+    daemon.picture.close()
+    with Recording(tmp_path) as recording:
+        assert recording.status_at(1e12) == daemon.picture.status
+        assert recording.status_at(1e12).phase.why == "no disk"
+
+
+def test_of_what_waits_for_a_slow_disk_the_newest_is_written_when_there_is_no_more_time(
+    slow_disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(journal, "_NEWEST_SECONDS", 30.0)
+    daemon = Daemon(tmp_path)
+    daemon.look()
+    assert slow_disk.is_asked.wait(30)
+    for _ in range(10):
+        daemon.live_a_round()
+    daemon.picture.end("no disk", 0)
+    closing = threading.Thread(target=daemon.picture.close)
+    closing.start()
+    deadline = time.monotonic() + 10
+    while daemon.log._batches.qsize() != 2 and time.monotonic() < deadline:  # the newest, and the end
+        time.sleep(0.01)
+    slow_disk.may_write.set()
+    closing.join(30)
+    with Recording(tmp_path) as recording:
+        assert recording.status_at(1e12) == daemon.picture.status
+        kinds = [event.WhichOneof("kind") for event in recording.events()]
+    assert kinds.count("round_closed") == len(status(5).rounds)  # those of the first look
 
 
 def test_a_clock_that_was_set_back_does_not_hide_what_came_after(daemon: Daemon) -> None:

@@ -37,8 +37,7 @@ def record(folder: Path, is_ended: bool = True) -> None:
         picture.look()
     if is_ended:
         picture.end("the disk is full", 1)
-    else:
-        log.close()
+    log.close()
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -53,6 +53,7 @@ class Recorder:
             recording.cancel()
             await asyncio.gather(recording, return_exceptions=True)
             self._picture.end(why or self._why_ending or "ended", exit_code)
+            await asyncio.to_thread(self._picture.close)  # else a slow disk would stop the loop
 
     async def _record(self) -> None:
         """Look at what changes, also while nobody watches; a look that fails is no reason never to look again."""

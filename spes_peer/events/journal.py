@@ -28,7 +28,8 @@ NUM_FILES = 4
 BYTES_BETWEEN_PICTURES = 2 << 20
 _BACKLOG = 256  # batches, while the disk is slow
 _RETRY_SECONDS = 5.0
-_CLOSE_SECONDS = 3.0
+_CLOSE_SECONDS = 2.0  # for all that waits
+_NEWEST_SECONDS = 1.0  # more, for the newest alone
 
 
 class _Batch(NamedTuple):
@@ -56,6 +57,7 @@ class EventLog:
         self.next_sequence = newest + 1
         """Of the first event that comes."""
         self._has_lost = False  # because there was no place in the queue
+        self._newest: _Batch | None = None  # that came
         self._needs_picture = False
         self._bytes_since_picture = 0
         self._retry_at = 0.0
@@ -65,17 +67,34 @@ class EventLog:
 
     def append(self, events: Sequence[Event], before: Status) -> None:
         """Write these soon; `before` is the status without them. Neither may be changed any more."""
+        self._newest = _Batch(events, before, self._has_lost)
         try:
-            self._batches.put_nowait(_Batch(events, before, self._has_lost))
+            self._batches.put_nowait(self._newest)
             self._has_lost = False
         except queue.Full:
             self._has_lost = True
 
     def close(self) -> None:
-        """Write what has come, for a few seconds at most. Nothing may be appended afterwards."""
-        with contextlib.suppress(queue.Full):
-            self._batches.put(None, timeout=_CLOSE_SECONDS)
+        """Write what has come, for a few seconds at most; where the disk is too slow for it, the newest alone: that
+        says why the daemon ended. Blocks meanwhile. Nothing may be appended afterwards."""
+        if self._has_lost or self._batches.full():
+            self._leave_the_newest()
+        self._batches.put_nowait(None)
         self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._leave_the_newest()
+            self._batches.put_nowait(None)
+            self._thread.join(_NEWEST_SECONDS)
+
+    def _leave_the_newest(self) -> None:
+        """Of what waits; a picture makes good the others."""
+        with self._batches.mutex:  # at once, so that the thread takes none behind a gap
+            is_waiting = self._has_lost or any(batch is self._newest for batch in self._batches.queue)
+            self._batches.queue.clear()
+        if is_waiting and self._newest is not None:
+            self._newest = self._newest._replace(is_after_a_gap=True)
+            self._batches.put_nowait(self._newest)
+            self._has_lost = False
 
     # ---- in the thread ----
 

@@ -70,6 +70,9 @@ class Picture:
         except Exception:  # what ends the daemon may be what spoils its facts, and it is that which is to be told
             logger.exception("could not look at what the daemon did last")
         self._take([Event(ended=Ended(why=why, exit_code=exit_code))])
+
+    def close(self) -> None:
+        """Write the last of it; blocks for a few seconds at most."""
         self._log.close()
 
     def _is_due(self, event: Event) -> bool:
