@@ -331,10 +331,10 @@ def test_a_dumb_terminal_or_none_is_not_drawn_on(monkeypatch: pytest.MonkeyPatch
 class Terminal:
     """A dashboard in a terminal of its own."""
 
-    def __init__(self, socket_path: Path) -> None:
+    def __init__(self, socket_path: Path, before: str = "pass") -> None:
         self.controller, terminal = pty.openpty()
         self.settings = termios.tcgetattr(terminal)
-        code = f"import pathlib, tui; print(tui.run(pathlib.Path({str(socket_path)!r})))"
+        code = f"{before}\nimport pathlib, tui; print(tui.run(pathlib.Path({str(socket_path)!r})))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=terminal,
@@ -363,6 +363,18 @@ class Terminal:
             os.close(descriptor)
 
 
+NOISY = """\
+import atexit, os, time, threading
+atexit.register(os.write, 2, b"afterwards")
+def say():
+    while os.readlink("/proc/self/fd/2") != os.devnull:
+        time.sleep(0.01)
+    os.write(2, b"noise on the screen")
+    os.write(1, b"said it")
+threading.Thread(target=say, daemon=True).start()"""
+"""What a library in C++ may do; it waits until the screen is there."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_gives_the_terminal_back(socket_path: Path, number: signal.Signals) -> None:
     terminal = Terminal(socket_path)
@@ -375,6 +387,18 @@ async def test_a_signal_gives_the_terminal_back(socket_path: Path, number: signa
         assert b"\x1b[?1049l" in terminal.output
         assert await asyncio.to_thread(terminal.process.wait, DEADLINE_SECONDS) == 0
         assert termios.tcgetattr(terminal.terminal) == terminal.settings
+    finally:
+        terminal.close()
+
+
+async def test_what_libraries_print_never_lands_on_the_screen_and_does_again_afterwards(socket_path: Path) -> None:
+    terminal = Terminal(socket_path, NOISY)
+    try:
+        await terminal.reads(b"alder")
+        await terminal.reads(b"said it")
+        os.write(terminal.controller, b"q")
+        await terminal.reads(b"afterwards")
+        assert b"noise on the screen" not in terminal.output
     finally:
         terminal.close()
 

@@ -12,8 +12,10 @@ app                           puts them together and follows the feed
 """
 
 import asyncio
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -61,6 +63,28 @@ def replay(recording: "Recording", speed: float = 1.0) -> str:
 async def _run(feed: "Feed") -> str:
     from tui.app import Dashboard, ended_by_signals  # so that `can_draw` costs no import of Textual
 
-    app = Dashboard(feed)
-    with ended_by_signals(app):
-        return await app.run_async() or "ended"
+    with _alone_on_the_terminal():
+        app = Dashboard(feed)
+        with ended_by_signals(app):
+            return await app.run_async() or "ended"
+
+
+@contextlib.contextmanager
+def _alone_on_the_terminal() -> Iterator[None]:
+    """Textual draws on standard error, where C++ libraries print too: it gets a way of its own there, and they none."""
+    if not (sys.__stderr__ and sys.__stderr__.isatty()):
+        yield
+        return
+    before = sys.__stderr__
+    screen = os.fdopen(os.dup(before.fileno()), "w", encoding=before.encoding, errors=before.errors)
+    before.flush()
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), before.fileno())
+    sys.__stderr__ = screen  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sys.__stderr__ = before  # type: ignore[misc]
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            os.dup2(screen.fileno(), before.fileno())
+            screen.close()
