@@ -4,11 +4,15 @@ import asyncio
 import dataclasses
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from daemon_parts import OTHER, QUICK, Scene, make_node
+from daemon_parts import OTHER, QUICK, FakeTrainer, Scene, make_node
 from exchange_nodes import eventually
 
+from spes_peer.daemon import program
+from spes_peer.daemon.program import Daemon, JoinSettings
 from spes_peer.daemon.resting import Resting
 from spes_peer.guest.rules import BY_OWNER, Facts, GuestRules, Reason
 from spes_peer.identity import Identity
@@ -184,6 +188,49 @@ async def test_with_its_upload_used_up_it_serves_the_round_under_way_and_then_no
         assert not scene.node._upload.is_used_up
 
 
+async def test_before_the_first_record_is_here_it_rests_and_goes_on_too(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def for_ever(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def at_once(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr("spes_peer.daemon.resting._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(program, "refuse_if_online", at_once)
+    daemon = Daemon(JoinSettings((), tmp_path))
+    monkeypatch.setattr(daemon, "_first_record", for_ever)
+    monkeypatch.setattr(node, "upkeep", for_ever)
+    monkeypatch.setattr(node, "directory", SimpleNamespace())
+    trainer: Any = FakeTrainer(node)
+    trainer.supervise = for_ever
+    resting = daemon._resting = Resting(tmp_path, GuestRules())
+    resting.on_change = daemon._rest_or_go_on
+    is_on_battery, seconds = [False], itertools.count(0.0, 5.0)
+
+    async def sense() -> Facts:
+        return Facts(1e9, next(seconds), is_on_battery=is_on_battery[0])
+
+    resting.sense = sense
+    known: Any = SimpleNamespace()
+    resting.pause()  # while trainer and nodes were starting
+    living = asyncio.create_task(daemon._take_part(node, trainer, known, for_ever()))
+    try:
+        await eventually(lambda: trainer.is_resting)
+        assert trainer.why_resting == BY_OWNER.why
+        resting.resume()
+        await eventually(lambda: trainer.is_waking and not trainer.is_resting)
+        is_on_battery[0] = True
+        await eventually(lambda: trainer.is_resting)
+        assert trainer.why_resting == BATTERY.why
+        is_on_battery[0] = False
+        await eventually(lambda: not trainer.is_resting)
+    finally:
+        daemon._ending.set()
+        await living
+
+
 async def test_a_machine_that_gets_hot_is_left_alone_until_it_is_cool_again(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,17 +245,19 @@ async def test_a_machine_that_gets_hot_is_left_alone_until_it_is_cool_again(
     resting.on_change = lambda: scene.member.rest_for(resting.reasons)
     async with scene.living():
         looking = asyncio.create_task(resting.run())
-        await begin_round(scene)
-        scene.trainer.steps_made = 1
-        degrees[0] = 91.0
-        await eventually(lambda: bool(scene.sent_of(Contribution)))
-        assert scene.sent_of(Contribution)[0].steps == 1
-        await eventually(lambda: scene.phases.name == "paused")
-        assert scene.phases.message.why == "91 °C, too hot for its limit of 80 °C, goes on at 70 °C"
-        scene.tell(scene.next_record(OTHER))
-        await eventually(lambda: scene.trainer.is_resting)
-        before, degrees[0] = len(scene.sent_of(AdmissionRequest)), 65.0
-        await eventually(lambda: scene.trainer.is_waking)
-        scene.trainer.restart()
-        await eventually(lambda: len(scene.sent_of(AdmissionRequest)) > before)
-        looking.cancel()
+        try:
+            await begin_round(scene)
+            scene.trainer.steps_made = 1
+            degrees[0] = 91.0
+            await eventually(lambda: bool(scene.sent_of(Contribution)))
+            assert scene.sent_of(Contribution)[0].steps == 1
+            await eventually(lambda: scene.phases.name == "paused")
+            assert scene.phases.message.why == "91 °C, too hot for its limit of 80 °C, goes on at 70 °C"
+            scene.tell(scene.next_record(OTHER))
+            await eventually(lambda: scene.trainer.is_resting)
+            before, degrees[0] = len(scene.sent_of(AdmissionRequest)), 65.0
+            await eventually(lambda: scene.trainer.is_waking)
+            scene.trainer.restart()
+            await eventually(lambda: len(scene.sent_of(AdmissionRequest)) > before)
+        finally:
+            looking.cancel()

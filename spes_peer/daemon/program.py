@@ -127,6 +127,7 @@ class Daemon:
         self._phases = PhaseKeeper(self.board.touch)
         self._log = LogRing()
         self._ending = asyncio.Event()
+        self._reasons_changed = asyncio.Event()
         self._member: Member | None = None
         self._collector: Collector | None = None
         self._num_records = 0
@@ -321,16 +322,19 @@ class Daemon:
                 self._tasks = tasks
                 for loop in (keeping_in_touch, node.upkeep()):  # which also tell what time it is
                     tasks.create_task(loop)
+                for loop in (trainer.supervise(), self._resting.run(), self._rest_or_wake(trainer)):
+                    tasks.create_task(loop)
                 await self._unless_ending(refuse_if_online(node))
                 tasks.create_task(self._show_what_moves(node))
                 await self._unless_ending(self._first_record(node))
+                node.max_subsets = trainer.max_subsets  # of another than at the start, if it rested meanwhile
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._resting.reasons
                 )
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
                 ahead = DataAhead(node, lambda: collector.ahead_bytes, lambda: bool(self._resting.reasons))
-                for loop in (trainer.supervise(), collector.run(), ahead.run(), self._resting.run()):
+                for loop in (collector.run(), ahead.run()):
                     tasks.create_task(loop)
                 tasks.create_task(until_online_elsewhere(node))
                 await self._ending.wait()
@@ -435,7 +439,18 @@ class Daemon:
     def _rest_or_go_on(self) -> None:
         if self._member is not None:
             self._member.rest_for(self._resting.reasons)
+        self._reasons_changed.set()
         self.board.touch()
+
+    async def _rest_or_wake(self, trainer: TrainerHost) -> None:
+        """Until there is a member, which does it from then on: the first record may be long in coming."""
+        while self._member is None:
+            self._reasons_changed.clear()
+            if reasons := self._resting.reasons:
+                await trainer.rest(in_words(reasons))
+            else:
+                trainer.wake()
+            await self._reasons_changed.wait()
 
     async def leave(self, at_once: bool) -> str:
         member = self._member
