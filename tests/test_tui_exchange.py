@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tui_full import status, status_before_the_first_round
 from tui_pages import any_size_is_fine, line_of, opened, press, shows, until, view_of
@@ -117,6 +117,7 @@ def hostile(figure: float) -> Status:
     return shown
 
 
+@settings(max_examples=40)
 @given(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300]), st.integers(1, 250))
 def test_everything_is_drawn_at_any_width_whatever_is_in_it(figure: float, width: int) -> None:
     view = view_of(hostile(figure))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.content import Content
 from textual.widgets import Input
@@ -207,6 +207,7 @@ def hostile() -> PeerStatus:
     return one
 
 
+@settings(max_examples=40)
 @given(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300]), st.integers(1, 250))
 def test_rows_and_explanations_take_anything_at_any_width(figure: float, width: int) -> None:
     shown = status()

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.binding import Binding, BindingType
 from tui_full import closed_round, round_parts, status, status_before_the_first_round
@@ -170,6 +170,7 @@ def broken(figure: float) -> RoundStatus:
     return round_
 
 
+@settings(max_examples=40)
 @given(FIGURES, st.integers(1, 200))
 def test_rows_and_figures_take_anything_at_any_width(figure: float, width: int) -> None:
     shown = status(5)
