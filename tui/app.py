@@ -46,7 +46,7 @@ class Palette(CommandPalette):
     it is closed while it still looks for what was typed, and when it is closed twice."""
 
     def _action_command_list(self, action: str) -> None:
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, IndexError, NoMatches):
             super()._action_command_list(action)
 
     def dismiss(self, result: None = None) -> AwaitComplete:
