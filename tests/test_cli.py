@@ -21,6 +21,7 @@ from spes_peer.cli.join import add_join
 from spes_peer.cli.parsing import Parser
 from spes_peer.daemon import foreground
 from spes_peer.identity import Identity
+from spes_peer.lock import locked
 
 DEADLINE_SECONDS = 60.0
 NOBODY = Identity.from_seed(b"n" * 32).peer_id
@@ -190,6 +191,8 @@ def test_a_daemon_that_refuses_to_start_gives_its_reason_and_code_in_the_termina
         ("the daemon has left the run", "import time; time.sleep(0.3)", 0, "the daemon has left the run"),
         ("detached; the daemon goes on", "raise SystemExit(0)", 0, "the daemon has ended"),
         ("detached; the daemon goes on", "raise SystemExit(3)", 3, "ended with code 3; see "),
+        ("detached; the daemon goes on", "import os; os.kill(os.getpid(), 9)", 1, "killed by the system (SIGKILL)"),
+        ("detached; the daemon goes on", "import os; os.kill(os.getpid(), 15)", 1, "ended by signal 15 (Terminated)"),
     ],
 )
 def test_after_the_dashboard_it_is_said_what_became_of_the_daemon(
@@ -213,6 +216,18 @@ def test_after_the_dashboard_it_is_said_what_became_of_the_daemon(
         daemon.wait()
     said = capsys.readouterr()
     assert expected in said.out + said.err
+
+
+def test_a_daemon_that_was_started_since_goes_on_when_the_dashboard_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    first.wait(DEADLINE_SECONDS)
+    monkeypatch.setattr(foreground, "start_daemon", lambda *_: first)
+    monkeypatch.setattr(tui, "run", lambda _: "detached; the daemon goes on")
+    with locked(folder):
+        assert foreground.join_with_dashboard(["join"], folder) == 0
+    assert f"the daemon goes on (pid {os.getpid()})" in capsys.readouterr().out
 
 
 def command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -5,6 +5,7 @@ Closing the dashboard leaves the daemon running; that is the point of having two
 
 import contextlib
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -103,12 +104,22 @@ def join_with_dashboard(arguments: list[str], data_dir: Path) -> int:
     if is_daemons_end:
         with contextlib.suppress(subprocess.TimeoutExpired):
             daemon.wait(_STOP_SECONDS)
-    if daemon.poll() is None:
-        print(f"the daemon goes on (pid {daemon.pid})")
+    pid = str(daemon.pid) if daemon.poll() is None else holder_of(data_dir)  # another may have been started since
+    if pid:
+        print(f"the daemon goes on (pid {pid})")
         _print_what_next(data_dir)
         return 0
     if daemon.returncode:
-        print(f"the daemon ended with code {daemon.returncode}; see {log_of(data_dir)}", file=sys.stderr)
+        print(f"the daemon {_end_of(daemon.returncode)}; see {log_of(data_dir)}", file=sys.stderr)
     else:
         print(reason if is_daemons_end else "the daemon has ended")
-    return daemon.returncode
+    return max(daemon.returncode, 1) if daemon.returncode else 0
+
+
+def _end_of(code: int) -> str:
+    """In plain words: what is below zero is the signal that ended it."""
+    if code == -signal.SIGKILL:
+        return "was killed by the system (SIGKILL); perhaps there was too little memory"
+    if code < 0:
+        return f"was ended by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
+    return f"ended with code {code}"
