@@ -155,7 +155,8 @@ class Dashboard(App[str]):
         for scrubber in self.query(Scrubber):
             scrubber.show()
         for page in self._open_pages():
-            page.show(view)
+            with contextlib.suppress(NoMatches):  # its parts may be gone already when the app ends just now
+                page.show(view)
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange(event.size.height)  # the app's own size is still the old one here
