@@ -92,7 +92,11 @@ def look_at(folder: Path) -> KnownRun:
     with contextlib.suppress(PeerError, UserError, OSError):
         signed = SignedManifest.from_bytes((folder / MANIFEST_FILE).read_bytes())
         name, run_id = signed.open().run.name, signed.run_id.hex()
-    rounds = [int(path.stem) for path in (folder / "records").glob("*.record") if path.stem.isdigit()]
+    rounds: list[int] = []
+    content: list[Path] = []
+    with contextlib.suppress(OSError):  # it may not be read, or is none
+        rounds = [int(path.stem) for path in (folder / "records").glob("*.record") if path.stem.isdecimal()]
+        content = own_content(folder)
     pid = holder_of(folder)
     return KnownRun(
         folder=folder,
@@ -101,7 +105,7 @@ def look_at(folder: Path) -> KnownRun:
         pid=pid,
         ended="" if pid else last_end(folder),
         round=max(rounds, default=-1),
-        size_bytes=sum(size_of(path) for path in own_content(folder)),
+        size_bytes=sum(map(size_of, content)),
     )
 
 

@@ -22,7 +22,7 @@ from spes_peer.data.corpus import read_text_folder, standard_library
 from spes_peer.data.shards import make_shards
 from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
 from spes_peer.files import making_folder, write_whole
-from spes_peer.folder import MANIFEST_FILE
+from spes_peer.folder import MANIFEST_FILE, ORGANIZER_KEY_FILE
 from spes_peer.identity import Identity
 from spes_peer.run.certificates import Checks, sign_genesis
 from spes_peer.run.chain import Chain
@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> SignedManifest:
 def _fill(
     folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, make_genesis: Genesis, licence: str
 ) -> SignedManifest:
-    organizer = Identity.load_or_create(folder / "organizer.key")
+    organizer = Identity.load_or_create(folder / ORGANIZER_KEY_FILE)
     bootstrap = Identity.load_or_create(folder / "identity.key")
     documents = standard_library(run_file.run.seed) if corpus is None else read_text_folder(corpus, run_file.run.seed)
     logger.info("tokenizing the corpus documents=%d", len(documents))

@@ -103,17 +103,24 @@ def is_active() -> bool:
 
 
 def remove(home: Path, platform: str = sys.platform) -> str:
-    """End it and take the unit away. The state folder stays."""
+    """End it and take the unit away, also where the system's manager cannot be asked. The state folder stays."""
     path = unit_path(home, platform)
     if not path.exists():
         raise UserError(f"no service is installed: there is no {path}")
-    if platform == "linux":
-        _run("systemctl", "--user", "disable", "--now", f"{NAME}.service")
-        path.unlink()
+    is_systemd = platform == "linux"
+    trouble = ""
+    try:
+        if is_systemd:
+            _run("systemctl", "--user", "disable", "--now", f"{NAME}.service")
+        else:
+            _run("launchctl", "unload", "-w", str(path))
+    except UserError as error:
+        trouble = str(error)
+    path.unlink(missing_ok=True)
+    if trouble:
+        return f"{path} is gone; its daemon may still run ({trouble}), and ends with: spes-peer leave"
+    if is_systemd:
         _run("systemctl", "--user", "daemon-reload")
-    else:
-        _run("launchctl", "unload", "-w", str(path))
-        path.unlink()
     return f"{path} is gone and its daemon has ended; key and state are still there"
 
 

@@ -118,6 +118,51 @@ def test_the_settings_stay_while_another_run_is_known_and_the_service_while_it_i
     assert unit.exists()
 
 
+def test_only_a_folder_in_which_a_volunteers_daemon_has_lived_is_purged(
+    home: Path, signed_manifest: SignedManifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`logs`, `records` and `lock` are others' names too."""
+    project, organizers = home / "project", joined(home / "run", signed_manifest)
+    for name in ("logs", "records", "cache"):
+        (project / name).mkdir(parents=True)
+        (project / name / "mine").touch()
+    (project / "manifest.spes").write_bytes(b"another program's")
+    (organizers.path / "organizer.key").touch()
+    StateFolder(home).identity()
+    file = home / "file"
+    file.touch()
+    settings = home / "config" / "spes-peer" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.touch()
+    before = sorted(home.rglob("*"))
+    for folder, code, words in (
+        (project, 1, "nothing of ours"),
+        (organizers.path, 2, "is an organizer's"),
+        (home, 2, "no folder to remove things from"),
+        (Path("/"), 2, "no folder to remove things from"),
+        (file, 2, "cannot read"),
+        (home / "none", 1, "nothing of ours"),
+    ):
+        ended, _, error = run(capsys, "leave", "--purge", "--yes", "--data-dir", folder)
+        assert (ended, words in error) == (code, True), error
+    assert sorted(home.rglob("*")) == before
+
+
+def test_settings_that_are_named_and_those_of_runs_that_nobody_listed_stay(
+    home: Path, signed_manifest: SignedManifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = joined(home / "one", signed_manifest)
+    known_runs.forget(folder.path)
+    named, usual = home / "mine.toml", home / "config" / "spes-peer" / "config.toml"
+    usual.parent.mkdir(parents=True)
+    for settings in (named, usual):
+        settings.touch()
+    assert run(capsys, "leave", "--purge", "--yes", "--data-dir", folder.path, "--config", named)[0] == 0
+    assert not folder.path.exists()
+    assert named.exists()
+    assert usual.exists()
+
+
 async def test_a_purge_waits_for_the_daemon_that_it_ends(home: Path, signed_manifest: SignedManifest) -> None:
     folder = joined(home / "one", signed_manifest)
     program = Program(status())

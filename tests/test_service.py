@@ -71,6 +71,9 @@ def test_what_the_system_says_is_passed_on(tmp_path: Path, asked: Path, monkeypa
     (tmp_path / "fails").touch()
     with pytest.raises(UserError, match=r"^systemctl --user daemon-reload: broken$"):
         service.install(COMMAND, tmp_path, "linux")
+    said = service.remove(tmp_path, "linux")  # what cannot be asked cannot keep the file
+    assert "may still run (systemctl --user disable --now spes-peer.service: broken)" in said
+    assert not service.unit_path(tmp_path, "linux").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"this system has no systemctl; start the daemon with: .* --detach"):
         service.install(COMMAND, tmp_path, "linux")
