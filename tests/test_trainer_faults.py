@@ -55,7 +55,14 @@ async def hosted(swarm: Swarm, folder: Path, **settings: float) -> AsyncIterator
         supervising.cancel()
         await asyncio.gather(supervising, return_exceptions=True)
         await host.stop()
-        assert not [child for child in psutil.Process().children() if "spes_peer.training" in child.cmdline()]
+        assert not [child for child in psutil.Process().children() if is_a_trainer(child)]
+
+
+def is_a_trainer(process: psutil.Process) -> bool:
+    try:
+        return "spes_peer.training" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended, a zombie too
+        return False
 
 
 async def until_replaced(host: TrainerHost, process: TrainerProcess) -> TrainerProcess:
