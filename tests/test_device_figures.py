@@ -1,7 +1,9 @@
 """What a trainer tells of its device: measured, or unknown."""
 
 import os
+import socket
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 import torch
 
 from spes_peer.sensors import cpu_temperature
+from spes_peer.training import __main__ as child
 from spes_peer.training.device_figures import reader_of, words_of
-from spes_peer.training.work import UNKNOWN, DeviceFigures
+from spes_peer.training.work import UNKNOWN, DeviceFigures, TrainerBeat
+from spes_peer.wire import convert, frames
 
 OTHER_PID = os.getpid() + 1
 
@@ -142,3 +146,25 @@ def test_devices_are_called_by_number_and_make(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA RTX 4090")
     assert words_of(torch.device("cuda:1")) == "cuda:1 NVIDIA RTX 4090"
     assert words_of(torch.device("cpu")) == "cpu"
+
+
+def test_a_driver_that_fails_costs_the_figures_and_never_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = [True]
+
+    def fail(_device: torch.device) -> Callable[[], DeviceFigures]:
+        if fails[0]:
+            raise AssertionError("invalid device id")
+        return reader_of(torch.device("cpu"))
+
+    monkeypatch.setattr(child, "reader_of", fail)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        service = child.TrainerService(theirs)
+        service._trainer = SimpleNamespace(device=torch.device("cuda:7"))  # type: ignore[assignment]
+        names = []
+        for fails[0] in (True, False):
+            service._beat()
+            (frame,) = frames.FrameReader().feed(ours.recv(1 << 16))
+            beat = convert.from_message(TrainerBeat, frames.message_in(frame))
+            names.append(beat.device and beat.device.name)
+    assert names == [None, "cpu"]

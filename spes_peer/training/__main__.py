@@ -134,10 +134,10 @@ class TrainerService:
         """None before a device is chosen, or while its driver fails."""
         if self._trainer is None:
             return None
-        self._read_device = self._read_device or reader_of(self._trainer.device)
         try:
+            self._read_device = self._read_device or reader_of(self._trainer.device)
             return self._read_device()
-        except (RuntimeError, OSError, psutil.Error) as error:  # the steps themselves meet it, where it matters
+        except Exception as error:  # of any driver; the steps meet it where it matters, and a beat must not end
             logger.debug("no figures of the device reason=%s", error)
             return None
 
