@@ -107,6 +107,8 @@ class FakeTrainer:
         self.service = Service("trainer")
         self.max_subsets = 1
         self.is_dead = False
+        self.num_refused = 0
+        """So often it was asked for while it was dead."""
         self.device: DeviceFigures | None = None
         self.router_choices: tuple[int, ...] = ()
         """Of the rounds that it trains from now on."""
@@ -131,6 +133,7 @@ class FakeTrainer:
 
     def get(self) -> "FakeTrainer":
         if self.is_dead:
+            self.num_refused += 1
             raise ChildFailed("the trainer has ended")
         return self
 

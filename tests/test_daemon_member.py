@@ -1,6 +1,5 @@
 """A member's life between records: what it trains, says and waits for, whatever comes when."""
 
-import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -150,7 +149,8 @@ async def test_a_member_whose_trainer_died_asks_once_that_nobody_waits_for_it_an
         scene.trainer.is_dead = True
         scene.tell(scene.next_record(scene.node.identity))
         await eventually(lambda: bool(scene.sent_of(Excuse)))
-        await asyncio.sleep(0.05)  # in which it tries some times
+        num_refused = scene.trainer.num_refused
+        await eventually(lambda: scene.trainer.num_refused > num_refused + 3)  # it tries on
         assert scene.sent_of(Excuse) == [Excuse(1, "the trainer has ended")]
         assert Excuse(1, "the trainer has ended") in list(scene.member.follower.attendance.on_open())
         scene.trainer.restart()
