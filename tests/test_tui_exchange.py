@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tui_full import status, status_before_the_first_round
 from tui_pages import any_size_is_fine, line_of, opened, press, shows, until, view_of
-from tui_statuses import PEERS
+from tui_statuses import NOW, PEERS
 
 from spes_peer.wire.control_pb2 import ExchangeStatus, Status, Traffic, Transfer
 from tui.exchange import ExchangePage, Shown, lane, totals, transfer_fields, transfer_lines
@@ -68,6 +68,17 @@ def test_time_left_is_what_the_rate_makes_of_the_rest() -> None:
     assert "0:00" in row(transfer(bytes_done=9_000_000))
     assert "done" in row(transfer(bytes_done=8_000_000), has_ended=True)
     assert "cut" in row(transfer(), has_ended=True)
+
+
+def test_a_part_that_others_fetched_is_done_because_they_have_the_rest_from_others() -> None:
+    part = transfer(direction="up")
+    words = row(part, has_ended=True)
+    assert "done" in words
+    assert "cut" not in words
+    assert "2.00M/8.00M" in words
+    for one, is_said in ((part, False), (transfer(), True)):
+        one.since_at = NOW - 10
+        assert ("cut off" in transfer_lines(view_of(status()), Shown(one, True), 100)[0].plain) == is_said
 
 
 def test_both_transports_of_a_transfer_are_named() -> None:

@@ -171,6 +171,11 @@ class Shown:
         return self.transfer.bytes_done >= self.transfer.num_bytes
 
     @property
+    def is_cut_off(self) -> bool:
+        """Of what others fetch from this peer a part is as good: they have the rest from others."""
+        return self.has_ended and not self.is_whole and self.transfer.direction != "up"
+
+    @property
     def colour(self) -> str:
         return DIM if self.has_ended else ""
 
@@ -208,7 +213,7 @@ def _arrow(one: Shown) -> Content:
 def _progress(one: Shown, width: int) -> Content:
     part = figures.share(one.transfer.bytes_done, one.transfer.num_bytes)
     if one.has_ended:
-        return Content() if one.is_whole else bar(part, width, WARNING)
+        return bar(part, width, WARNING) if one.is_cut_off else Content()
     return bar(part, width, SPEED if one.transfer.direction == "up" else HELD_OUT)
 
 
@@ -227,7 +232,7 @@ def _rate(one: Shown) -> str:
 def _left(one: Shown) -> Content:
     """The time that is left at this rate, or how it ended."""
     if one.has_ended:
-        return Content.styled("done", DIM) if one.is_whole else Content.styled("cut off", WARNING)
+        return Content.styled("cut off", WARNING) if one.is_cut_off else Content.styled("done", DIM)
     rate = _known(one.transfer.bytes_per_second)
     rest = one.transfer.num_bytes - one.transfer.bytes_done
     return Content(figures.duration(math.ceil(rest / rate) if rest > 0 else 0) if rate else figures.NONE)
@@ -259,7 +264,7 @@ def _since(view: View, one: Shown) -> Sequence[tuple[str, str]]:
     since = figures.since(one.transfer.since_at, view.now)
     if not since:
         return []
-    return [(f", begun {since} ago" + ("" if one.is_whole or not one.has_ended else "; it was cut off"), DIM)]
+    return [(f", begun {since} ago" + ("; it was cut off" if one.is_cut_off else ""), DIM)]
 
 
 def _everyone(view: View, peers: Sequence[str]) -> Content:
