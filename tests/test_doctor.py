@@ -85,6 +85,14 @@ def test_a_lost_or_damaged_key_or_manifest_stops_with_what_to_do(folder: Path, s
     assert "identity import" in machine.state(folder).advice
 
 
+def test_an_organizers_name_for_a_run_moves_no_cursor(folder: Path, manifest: Manifest, organizer: Identity) -> None:
+    held = StateFolder(folder)
+    held.identity()
+    named = manifest.model_copy(update={"run": manifest.run.model_copy(update={"name": "\x1b[2Jrun"})})
+    held.bind(sign_manifest(named, organizer))
+    assert machine.state(folder).said.isprintable()
+
+
 def test_a_port_that_is_taken_stops() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

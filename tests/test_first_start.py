@@ -75,8 +75,7 @@ async def test_what_an_organizer_writes_moves_no_cursor(
     node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = manifest.data.model_copy(update={"sources": ("\x1b[2Jtexts\n", "[red]x"), "licence": "CC0\r" + 400 * "x"})
-    run = manifest.run.model_copy(update={"name": "\x1b[31mrun"})
-    node.describe_run(sign_manifest(manifest.model_copy(update={"data": data, "run": run}), organizer))
+    node.describe_run(sign_manifest(manifest.model_copy(update={"data": data}), organizer))
     said = described(await looked(node, monkeypatch), ANN.peer_id)
     assert "\x1b" not in said
     assert "\r" not in said

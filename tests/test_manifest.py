@@ -103,6 +103,16 @@ def test_a_missing_section_and_a_missing_key_are_named() -> None:
         parse_run_file(PRESETS["demo"].replace("lr = 3e-3\n", ""))
 
 
+@pytest.mark.parametrize("name", ["\x1b[2Jrun", "two\nlines", "\u202enur"])
+def test_a_name_that_would_move_a_cursor_is_refused_from_a_run_file_and_from_a_manifest(
+    name: str, manifest: Manifest
+) -> None:
+    with pytest.raises(BadConfiguration, match=r"^run\.toml: run\.name: a sign in it cannot be printed$"):
+        parse_run_file(PRESETS["demo"].replace('name = "demo"', f"name = {json.dumps(name)}"))
+    with pytest.raises(BadConfiguration, match=r"^manifest: run\.name: a sign in it cannot be printed$"):
+        parse_manifest(changed(manifest, run={"name": name}))
+
+
 LADDER = [
     ({"heartbeat_seconds": 20}, "heartbeat_seconds", "coordinator_timeout_seconds / 3"),
     ({"fetch_stall_seconds": 30}, "fetch_stall_seconds", "round_grace_seconds"),

@@ -15,6 +15,7 @@ from spes_peer.doctor.finding import Finding
 from spes_peer.errors import BadConfiguration, NoDevice, PeerError, UserError
 from spes_peer.folder import INCARNATION_FILE, KEY_FILE, MANIFEST_FILE, check_length
 from spes_peer.identity import Identity
+from spes_peer.logs import plain
 from spes_peer.organize import read_manifest
 from spes_peer.ports import choose_ports
 from spes_peer.training.device import report_of
@@ -103,7 +104,7 @@ def state(folder: Path) -> Finding:
         name = signed.open().run.name
     except (UserError, PeerError) as error:
         return Finding("state folder", f"its manifest cannot be used: {error}", "put back a copy that is whole", True)
-    return Finding("state folder", f"{identity.peer_id}, of run {name} {signed.run_id.hex()[:12]}")
+    return Finding("state folder", f"{identity.peer_id}, of run {plain(name)} {signed.run_id.hex()[:12]}")
 
 
 def ports(host: str, base: int) -> Finding:

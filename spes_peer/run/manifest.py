@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, verify
@@ -34,6 +34,13 @@ class Run(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     min_peers: int = Field(default=1, ge=1)
     """Round 1 opens when so many are admitted."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_printable(cls, name: str) -> str:
+        if not name.isprintable():
+            raise ValueError("a sign in it cannot be printed")
+        return name
 
 
 class Model(Section):
