@@ -1,6 +1,7 @@
 """What a person types and reads: help, mistakes in one line, a status for programs, a join in a terminal."""
 
 import asyncio
+import io
 import json
 import os
 import pty
@@ -332,4 +333,23 @@ def test_an_editor_gets_a_file_with_every_key_and_what_it_leaves_is_checked(
     monkeypatch.setenv("EDITOR", "sed -i 's/^relay = true/relay = 7/'")
     assert "relay: 7 is neither true nor false" in refused(capsys, "config", "edit", "--config", str(path))
     monkeypatch.setenv("EDITOR", "false")
-    assert "set $EDITOR to another editor" in refused(capsys, "config", "edit", "--config", str(path))
+    assert "false ended with 1; set $EDITOR to another editor" in refused(
+        capsys, "config", "edit", "--config", str(path)
+    )
+    monkeypatch.setenv("EDITOR", "no-such-editor")
+    assert "no-such-editor: No such file or directory; set $EDITOR" in refused(
+        capsys, "config", "edit", "--config", str(path)
+    )
+
+
+def test_without_a_terminal_and_an_editor_nothing_is_opened_or_made(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "new" / "config.toml"
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("an editor was opened"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    said = refused(capsys, "config", "edit", "--config", str(path))
+    assert f"set $EDITOR, or write to {path}" in said
+    assert not path.exists()

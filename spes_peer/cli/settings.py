@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def _config_show(options: argparse.Namespace) -> None:
 
 
 def _config_edit(options: argparse.Namespace) -> None:
-    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+    if not named and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadConfiguration(f"nobody can edit here without a terminal; set $EDITOR, or write to {options.config}")
     try:
         editor = shlex.split(named) or ["vi"]
     except ValueError as error:
@@ -69,7 +72,9 @@ def _config_edit(options: argparse.Namespace) -> None:
         config.write_template(options.config, options.join)
     try:
         subprocess.run([*editor, options.config], check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise BadConfiguration(f"{editor[0]}: {error}; set $EDITOR to another editor") from None
+    except OSError as error:
+        raise BadConfiguration(f"{editor[0]}: {error.strerror}; set $EDITOR to another editor") from None
+    except subprocess.CalledProcessError as error:
+        raise BadConfiguration(f"{editor[0]} ended with {error.returncode}; set $EDITOR to another editor") from None
     config.read_settings(options.config, options.join)
     print(f"{options.config} is good; a daemon reads it when it starts")
