@@ -201,7 +201,9 @@ def test_which_ports_are_reached_from_outside_and_what_to_do_where_they_are_not(
     assert line.doors_found(DialledBack("ann", "", ("", "", "")), ports, True, "10.0.0.1")[0].verdict == "hint"
 
 
-async def test_the_line_is_measured_before_joining(node: Node, manifest: Manifest, organizer: Identity) -> None:
+async def test_the_line_is_measured_before_joining(
+    node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blob = node.store.put(bytes(200_000))
     shards = (Shard(blob=blob.name, num_tokens=100_000),)
     data = manifest.data.model_copy(update={"shards": shards})
@@ -213,6 +215,13 @@ async def test_the_line_is_measured_before_joining(node: Node, manifest: Manifes
     findings = {finding.what: finding for finding in await line.look(introduction, "127.0.0.1", 0)}
     assert findings["from outside"].verdict == "ok"
     assert "MB/s from node; a round brings" in findings["line"].said
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(line, "choose_ports", lambda *_: Ports(taken, taken, taken))  # since they were looked at
+        findings = {finding.what: finding for finding in await line.look(introduction, "127.0.0.1", 0)}
+    assert f"not tried: cannot listen on 127.0.0.1 port {taken}: " in findings["from outside"].said
+    assert "address already in use" in findings["from outside"].said
+    assert "MB/s" in findings["line"].said
     await node.stop()
     assert "cannot be asked" in (await line.look(introduction, "127.0.0.1", 0))[0].said
 
@@ -267,6 +276,8 @@ async def test_all_of_it_is_looked_at_and_a_wrong_address_is_a_finding_too(
     assert asked == [("cpu", node.description().manifest.manifest)]
     wrong = [finding async for finding in examine(dataclasses.replace(settings, bootstraps=("nonsense",)))]
     assert [finding.verdict for finding in wrong if finding.what == "run"] == ["bad"]
+    elsewhere = {finding.what: finding async for finding in examine(dataclasses.replace(settings, host="192.0.2.77"))}
+    assert (elsewhere["ports"].verdict, "from outside" in elsewhere) == ("bad", False)
 
 
 def test_the_command_prints_for_programs_and_ends_with_what_it_found(folder: Path) -> None:

@@ -54,8 +54,11 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
     findings, has_daemon = await network.daemon(folder)
     for finding in findings:
         yield finding
+    can_listen = True
     if not has_daemon:  # else that has them
-        yield machine.ports(settings.host, settings.port)
+        ports = machine.ports(settings.host, settings.port)
+        can_listen = not ports.stops
+        yield ports
     introduction = None
     try:
         addresses = _addresses(settings)
@@ -66,7 +69,7 @@ async def examine(settings: DoctorSettings) -> AsyncIterator[Finding]:
         for finding in findings:
             yield finding
         if introduction is not None and not has_daemon:  # else that has measured it
-            for finding in await line.look(introduction, settings.host, settings.port):
+            for finding in await line.look(introduction, settings.host, settings.port, can_listen):
                 yield finding
     manifest = introduction.signed_manifest.manifest if introduction is not None and not has_daemon else b""
     yield await machine.device(settings.device, manifest)

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 from spes_peer.doctor.finding import Finding
-from spes_peer.errors import BlobMissing, PeerError, UserError
+from spes_peer.errors import BadConfiguration, BlobMissing, PeerError, UserError
 from spes_peer.exchange.dial_back import DialledBack, ask_dial_back
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.limits import MAX_PIECES_PER_REQUEST
@@ -25,22 +25,27 @@ _MOST_PART = 0.25  # of a round's deadline, that its bytes may take without a wo
 _PIECE_BYTES = 1 << 20
 
 
-async def look(introduction: Introduction, host: str, port: int) -> list[Finding]:
-    """Dialled back by the node that introduced us, and fetching from it; with a key for this alone."""
+async def look(introduction: Introduction, host: str, port: int, can_listen: bool = True) -> list[Finding]:
+    """Dialled back by the node that introduced us, if this machine can listen, and fetching from it; with a key for
+    this alone."""
     name = plain(introduction.entry.name, 40)
     try:
         async with link_to(introduction, Identity.generate()) as link:
             with blaming(link.peer_id):
-                return [*await _doors(link, name, host, port), *await _speed(link, name, introduction.manifest)]
+                doors = await _doors(link, name, host, port) if can_listen else []
+                return [*doors, *await _speed(link, name, introduction.manifest)]
     except (PeerError, UserError) as error:
         return [Finding("from outside", f"{name} cannot be asked: {error}", "ask again in a minute")]
 
 
 async def _doors(link: Link, name: str, host: str, port: int) -> list[Finding]:
-    ports = choose_ports(host, port)
-    async with _listening(host, ports):
-        numbers = (ports.grpc, ports.libp2p, ports.dht)
-        found = await ask_dial_back(link, name, others=[f":{number}" for number in numbers])
+    try:
+        ports = choose_ports(host, port)
+        async with _listening(host, ports):
+            numbers = (ports.grpc, ports.libp2p, ports.dht)
+            found = await ask_dial_back(link, name, others=[f":{number}" for number in numbers])
+    except BadConfiguration as error:  # of this machine, not of the node
+        return [Finding("from outside", f"not tried: {error}", "name other ports with --port, or 0 for free ones")]
     return doors_found(found, ports, is_chosen=port > 0, own=address_towards(found.observed or "192.0.2.1", 9))
 
 
@@ -66,14 +71,19 @@ def doors_found(found: DialledBack, ports: Ports, is_chosen: bool, own: str) -> 
 
 @contextlib.asynccontextmanager
 async def _listening(host: str, ports: Ports) -> AsyncIterator[None]:
-    """As a daemon would, but without a word to whoever comes."""
+    """As a daemon would, but without a word to whoever comes; `BadConfiguration` where that cannot be."""
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
     async with contextlib.AsyncExitStack() as stack:
         for number in (ports.grpc, ports.libp2p, ports.dht):
-            await stack.enter_async_context(await asyncio.start_server(hang_up, host, number))
+            try:
+                server = await asyncio.start_server(hang_up, host, number)
+            except OSError as error:
+                reason = str(error.strerror).rpartition(": ")[2]  # behind asyncio's own words
+                raise BadConfiguration(f"cannot listen on {host} port {number}: {reason}") from None
+            await stack.enter_async_context(server)
         yield
 
 
