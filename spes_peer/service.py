@@ -17,6 +17,7 @@ from spes_peer.files import write_whole
 NAME = "spes-peer"
 _LABEL = "org.spes-peer.daemon"
 _COMMAND_SECONDS = 60.0
+# Without NoDevice: a driver may come up after us, and what another program has of the device's memory becomes free.
 _FINAL_CODES = (BadConfiguration.exit_code, TooOld.exit_code, NotAdmitted.exit_code)
 
 _UNIT = """\
