@@ -85,6 +85,14 @@ def test_a_lost_or_damaged_key_or_manifest_stops_with_what_to_do(folder: Path, s
     assert "identity import" in machine.state(folder).advice
 
 
+def test_a_file_in_the_place_of_the_folder_is_told_as_that(tmp_path: Path) -> None:
+    file = tmp_path / "lent"
+    file.touch()
+    found = machine.state(file)
+    assert (found.verdict, found.said) == ("bad", f"{file} is a file")
+    assert "--data-dir" in found.advice
+
+
 def test_an_organizers_name_for_a_run_moves_no_cursor(folder: Path, manifest: Manifest, organizer: Identity) -> None:
     held = StateFolder(folder)
     held.identity()

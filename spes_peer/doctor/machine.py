@@ -88,6 +88,8 @@ def disk(folder: Path) -> Finding:
 
 def state(folder: Path) -> Finding:
     """Whose folder it is, and of which run."""
+    if folder.exists() and not folder.is_dir():
+        return Finding("state folder", f"{folder} is a file", "choose another with --data-dir", stops=True)
     try:
         identity = Identity.load(folder / KEY_FILE)
     except BadConfiguration as error:
