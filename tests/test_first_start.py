@@ -13,6 +13,7 @@ from control_program import short_folder
 from exchange_nodes import Node, address_of, running
 from terminal import in_a_terminal
 
+from spes_peer import known_runs
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap, NoDevice
 from spes_peer.exchange.holdings import Holdings
@@ -141,6 +142,26 @@ async def test_a_yes_is_kept_with_the_key_that_was_shown_and_nobody_is_asked_aga
     done = await asyncio.to_thread(typed, *again)
     assert done.returncode == 2
     assert "cannot listen on 192.0.2.77" in done.stderr  # which only a daemon says
+
+
+async def test_the_key_is_told_within_the_terminal_with_a_command_that_finds_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = await looked(node, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(command, "_looked", lambda *_: facts)
+    monkeypatch.setattr(command, "_is_watched", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    lent = Path("/nowhere") / "of this machine" / "but in a folder with a rather long name"
+    settings = JoinSettings(bootstraps=(address_of(node).text(),), data_dir=lent)
+    export = "    spes-peer identity export FILE"
+    assert not command.agree(settings, ["join"])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{export} --data-dir '{lent}'" in lines
+    assert [line for line in lines if len(line) > 80 and not line.startswith(export)] == []
+    monkeypatch.setattr(known_runs, "usual", lambda: lent)
+    assert not command.agree(settings, ["join"])
+    assert export in capsys.readouterr().out.splitlines()
 
 
 def typed(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from spes_peer import known_runs
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.first_start.facts import Facts, look
-from spes_peer.first_start.words import described
+from spes_peer.first_start.words import described, folded
 from spes_peer.folder import KEY_FILE, MANIFEST_FILE, StateFolder, check_length
 from spes_peer.identity import Identity
 
@@ -41,10 +42,8 @@ def agree(settings: JoinSettings, typed: Sequence[str]) -> bool:
         )
     facts = _looked(settings, folder)
     is_new = not (folder / KEY_FILE).exists()
-    print(f"This lends this machine to a run for the first time.\n\n{described(facts, identity.peer_id)}\n")
-    print(
-        f"  Its key {'will be' if is_new else 'is'} {folder / KEY_FILE}; keep a copy: spes-peer identity export FILE\n"
-    )
+    print(f"This lends this machine to a run for the first time.\n\n{described(facts, identity.peer_id)}")
+    print(f"{_about_key(folder, is_new)}\n")
     if not _wants_it():
         print("Nothing was joined, and nothing is left behind." if is_new else "Nothing was joined.")
         return False
@@ -61,6 +60,13 @@ def _identity(folder: Path) -> Identity:
     if folder.exists():
         StateFolder(folder).refuse_a_lost_key()
     return Identity.load(folder / KEY_FILE) or Identity.generate()
+
+
+def _about_key(folder: Path, is_new: bool) -> str:
+    """Where it lies, and the command that copies it, in one piece to be copied too."""
+    option = "" if folder == known_runs.usual() else f" --data-dir {shlex.quote(str(folder))}"
+    where = folded("its key", f"{'will be' if is_new else 'is'} {folder / KEY_FILE}; keep a copy of it:")
+    return f"{where}\n    spes-peer identity export FILE{option}"
 
 
 def _looked(settings: JoinSettings, folder: Path) -> Facts:

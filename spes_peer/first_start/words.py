@@ -24,7 +24,7 @@ def described(facts: Facts, peer_id: PeerId) -> str:
         "others see": f"the name {facts.name!r}, the address {facts.own_address} or your router's, and the peer id"
         f" {peer_id}",
     }
-    return "\n".join(_folded(label, text) for label, text in lines.items())
+    return "\n".join(folded(label, text) for label, text in lines.items())
 
 
 def _run(facts: Facts) -> str:
@@ -70,7 +70,8 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _folded(label: str, text: str) -> str:
+def folded(label: str, text: str) -> str:
+    """Under a label, as wide as the terminal; a long word, such as a path, stays whole."""
     indent = " " * (_LABEL_WIDTH + 2)
     first = f"  {label:<{_LABEL_WIDTH}}"
     width = min(_WIDTH, shutil.get_terminal_size().columns)
