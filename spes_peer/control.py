@@ -198,13 +198,13 @@ async def _refuse_a_second(socket_path: Path) -> None:
 
 
 def none_runs(folder: Path) -> UserError:
-    """For whoever asks a daemon that is not there: how the last one ended, if there was one, and what to do; or that
-    one is starting or ending, and cannot be asked."""
+    """For whoever asks a daemon that is not there: what to do, which a small screen must not cut off, and how the last
+    one ended, if there was one; or that one is starting or ending, and cannot be asked."""
     if pid := holder_of(folder):
         return UserError(f"the daemon on {folder} (pid {pid}) is starting or ending; ask again in a few seconds")
     ended = last_end(folder)
     return UserError(
-        f"no daemon runs on this state folder ({folder}); {f'{ended}; ' if ended else ''}start one with: spes-peer join"
+        f"no daemon runs on this state folder ({folder}); start one with: spes-peer join{f'; {ended}' if ended else ''}"
     )
 
 

@@ -91,8 +91,8 @@ def test_a_folder_without_a_daemon_says_how_the_last_one_ended(
     record(tmp_path)
     for command in ("status", "pause", "leave"):
         _, _, error = said(capsys, command, "--data-dir", str(tmp_path))
-        assert "the last one ended 20" in error
-        assert "(exit code 1): the disk is full; start one with: spes-peer join" in error
+        assert "; start one with: spes-peer join; the last one ended 20" in error
+        assert error.endswith("(exit code 1): the disk is full\n")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "daemon.log").write_text("a line\n")
     _, words, error = said(capsys, "logs", "--data-dir", str(tmp_path))

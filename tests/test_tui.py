@@ -21,6 +21,7 @@ from tui_screens import DEADLINE_SECONDS, dashboard, screen_of, shows, until
 from tui_statuses import NOW, status, status_before_the_first_round
 
 import tui
+from spes_peer import control
 from spes_peer.control import ControlClient, ControlServer
 from tui.feed import LiveFeed
 from tui.help import HelpScreen
@@ -281,6 +282,20 @@ async def test_any_size_and_a_storm_of_sizes_are_fine(socket_path: Path, program
             program.show(status(24 + number))
             await pilot.resize_terminal(*size)
         await shows(pilot, *SCREENS, "dogwood", "round 32")
+
+
+async def test_what_to_do_about_a_lost_daemon_is_never_cut_off(
+    folder: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "last_end", lambda _: f"the last one ended: {'so it did ' * 40}")
+    path = folder / "a-long-name-of-a-folder".ljust(93 - len(str(folder)), "x") / "control.sock"  # as long as may be
+    path.parent.mkdir()
+    server = await ControlServer.start(path, program)
+    async with dashboard(path).run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "round 24")
+        await server.stop()
+        await shows(pilot, "the daemon is gone, reconnecting… no daemon runs")
+        assert "start one with: spes-peer join" in " ".join(screen_of(pilot.app).split())  # type: ignore[arg-type]
 
 
 async def test_a_lost_daemon_is_waited_for_and_found_again(folder: Path, program: Program) -> None:
