@@ -158,6 +158,10 @@ class Dashboard(App[str]):
             with contextlib.suppress(NoMatches):  # its parts may be gone already when the app ends just now
                 page.show(view)
 
+    async def on_event(self, event: events.Event) -> None:
+        if self.screen_stack or not isinstance(event, events.InputEvent | events.Resize | events.Paste):
+            await super().on_event(event)  # which fails where no screen is left for it: the app ends just now
+
     def on_resize(self, event: events.Resize) -> None:
         self._arrange(event.size.height)  # the app's own size is still the old one here
 
@@ -213,7 +217,7 @@ class Dashboard(App[str]):
 
     def action_command_palette(self) -> None:
         if not Palette.is_open(self):  # type: ignore[arg-type]
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())  # without an id: the one before, which closes, may still have it
 
     def action_change_theme(self) -> None:
         self.theme = LIGHT_THEME.name if self.theme == DARK_THEME.name else DARK_THEME.name
