@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 _STEP_SECONDS = 2.0  # that the wall clock may drift, or be slewed, between two looks
-_GAP_SECONDS = 10.0  # that our loop may be late when the machine is merely busy
+GAP_SECONDS = 10.0  # that our loop may be late when the machine is merely busy
 _TROUBLE_SECONDS = 30.0
 _AGREEMENT_SECONDS = 5.0  # messages are under way for so long
 _SAMPLE_SECONDS = 600.0
@@ -38,7 +38,7 @@ async def sleep_awake(seconds: float) -> float:
     began_at = boot_seconds()
     await asyncio.sleep(seconds)
     late = boot_seconds() - began_at - seconds
-    return late if late > _GAP_SECONDS else 0.0
+    return late if late > GAP_SECONDS else 0.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def change_between(before: Moment, after: Moment, look_seconds: float = LOOK_SEC
     stepped = (after.wall - before.wall) - passed
     return Change(
         stepped_seconds=stepped if abs(stepped) > _STEP_SECONDS else 0.0,
-        suspended_seconds=late if late > _GAP_SECONDS or asleep > _STEP_SECONDS else 0.0,
+        suspended_seconds=late if late > GAP_SECONDS or asleep > _STEP_SECONDS else 0.0,
     )
 
 

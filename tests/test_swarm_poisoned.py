@@ -61,8 +61,11 @@ def test_experts_that_their_owner_ruins_are_kept_out_and_cost_it_its_seat(place:
     for name in ("anna", "ben", "evil"):
         run.join(name)
     evil = run.peer_id("evil")
-    run.until_round("anna", 10, 400.0)
-    records = {one.round: one for one in (certified.sealed.record for certified in run.chain("anna").from_round(1))}
+    for newest in range(10, 25):  # an objection that comes too late on a busy machine lets one more through
+        run.until_round("anna", newest, 400.0)
+        records = {one.round: one for one in (certified.sealed.record for certified in run.chain("anna").from_round(1))}
+        if evil not in records[max(records)].members:
+            break
     trained = [round for round in records if round > 1 and evil in records[round - 1].members]
     kept_out = [round for round in trained if not experts_of(records[round], evil)]
     assert all(experts_of(records[round], evil) for round in (2, 3, 4))  # while it was honest

@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
+from spes_peer import clock
+
 from .network import Events, Killed, Process
 
 Resume = Callable[..., None]
@@ -76,6 +78,14 @@ class VirtualAsyncio:
     def sleep(self, seconds: float) -> Pause:
         events = self._events()
         return Pause(lambda resume: events.after(seconds, events.current, resume))
+
+    async def sleep_awake(self, seconds: float) -> float:
+        """As `spes_peer.clock.sleep_awake`: a process that is frozen has slept."""
+        events = self._events()
+        began_at = events.now
+        await self.sleep(seconds)
+        late = events.now - began_at - seconds
+        return late if late > clock.GAP_SECONDS else 0.0
 
     def gather(self, *works: Coroutine[Any, Any, Any]) -> Pause:
         """Until all are done; what they return is not asked for."""

@@ -196,6 +196,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (follower, "Attendance", lambda connections, *rest: Attending(connections.node, *rest)),
             (follower, "Voter", DiskVoter),
             (follower, "asyncio", loop),
+            (follower, "sleep_awake", loop.sleep_awake),
             (follower, "random", _VirtualRandom(stage)),
             (follower, "convert", _AsTheyAre()),
             (records, "convert", _AsTheyAre()),
