@@ -23,6 +23,7 @@ KEY = "a-key-of-the-test"
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     """Where a served dashboard of a small run is."""
+    others = set(psutil.Process().children())  # of other tests, such as a server that forks for them
     with short_folder() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         async with served(Program(status()), folder) as socket_path:
@@ -34,7 +35,7 @@ async def address() -> AsyncIterator[str]:
             finally:
                 await runner.cleanup()
                 async with asyncio.timeout(60):
-                    while psutil.Process().children():  # noqa: ASYNC110  # the dashboards of pages
+                    while set(psutil.Process().children()) - others:  # noqa: ASYNC110  # the dashboards of pages
                         await asyncio.sleep(0.02)
 
 
