@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from control_program import Program, served, short_folder
-from exchange_nodes import Node, address_of, running
+from control_program import Program, served
+from described_node import folder, node
+from exchange_nodes import Node, address_of
 from tui_statuses import status
 
 from spes_peer import refuse_windows
@@ -21,25 +22,13 @@ from spes_peer.doctor import line, machine, network
 from spes_peer.doctor.command import DoctorSettings, examine
 from spes_peer.doctor.finding import Finding, are_fit, in_words
 from spes_peer.exchange.dial_back import DialledBack
-from spes_peer.exchange.holdings import Holdings
 from spes_peer.folder import INCARNATION_FILE, StateFolder
 from spes_peer.identity import Identity
 from spes_peer.ports import Ports
 from spes_peer.run.manifest import Manifest, Shard, SignedManifest, sign_manifest
 from spes_peer.training.device import DeviceReport
 
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[Node]:
-    async with running(tmp_path, Holdings) as (one,):
-        one.describe_run(signed_manifest)
-        yield one
+__all__ = ["folder", "node"]
 
 
 def test_advice_stands_below_what_was_found_and_only_what_stops_makes_unfit() -> None:

@@ -5,19 +5,17 @@ import dataclasses
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from control_program import short_folder
-from exchange_nodes import Node, address_of, running
+from described_node import folder, node
+from exchange_nodes import Node, address_of
 from terminal import in_a_terminal
 
 from spes_peer.cli import EXIT_CODES
 from spes_peer.collector import refuse_if_no_room
 from spes_peer.daemon.trainer_host import TrainerHost, TrainerSettings
 from spes_peer.errors import BadConfiguration, NoBootstrap, NoDevice, NotAdmitted, TooOld
-from spes_peer.exchange.holdings import Holdings
 from spes_peer.first_start.command import has_joined
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity, PeerId
@@ -26,21 +24,10 @@ from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest
 from spes_peer.run.records import CertifiedRecord, first_record
 from spes_peer.training.work import TrainerOpened
 
+__all__ = ["folder", "node"]
+
 DEADLINE_SECONDS = 60.0
 SOMEBODY = Identity.from_seed(b"s" * 32).peer_id
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[Node]:
-    async with running(tmp_path, Holdings) as (one,):
-        one.describe_run(signed_manifest)
-        yield one
 
 
 async def ended(folder: Path, address: str = "", *options: str) -> tuple[int, str]:

@@ -5,18 +5,16 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from control_program import short_folder
-from exchange_nodes import Node, address_of, running
+from described_node import folder, node
+from exchange_nodes import Node, address_of
 from terminal import in_a_terminal
 
 from spes_peer import known_runs
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap, NoDevice
-from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import describe
 from spes_peer.first_start import command
 from spes_peer.first_start import facts as facts_module
@@ -24,25 +22,14 @@ from spes_peer.first_start.facts import Facts, look, pace, plan_for
 from spes_peer.first_start.words import described
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity
-from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
+from spes_peer.run.manifest import Manifest, sign_manifest
 from spes_peer.run.records import first_record
 from spes_peer.training.device import DeviceReport
 
+__all__ = ["folder", "node"]
+
 DEVICE = DeviceReport("cuda", "cuda:0 Test", 8 * 10**9, 8 * 10**9, 8 * 10**9, True)
 ANN = Identity.from_seed(b"a" * 32)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def node(tmp_path: Path, signed_manifest: SignedManifest) -> AsyncIterator[Node]:
-    async with running(tmp_path, Holdings) as (one,):
-        one.describe_run(signed_manifest)
-        yield one
 
 
 async def looked(node: Node, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Facts:

@@ -11,7 +11,7 @@ from tui_statuses import NOW, PEERS, status, status_before_the_first_round
 
 from spes_peer.wire.control_pb2 import LogLine, Status
 from tui import figures
-from tui.chart import Part, bar, sparkline, stacked_bar
+from tui.chart import Part, bar, stacked_bar
 from tui.experts import ExpertsPanel
 from tui.explaining import explain
 from tui.header import top_line, trouble_lines
@@ -101,7 +101,6 @@ def test_plots_and_bars_take_any_values_and_keep_their_size(
     lines = plot([Line(values, list(reversed(values)), "red")], width, height, axis, axis).split("\n")
     assert len(lines) <= max(1, height)
     assert all(line.cell_length <= max(0, width) for line in lines)
-    assert len(sparkline(values, width, "red")) <= max(0, width)
     assert len(bar(values[0] if values and math.isfinite(values[0]) else 0, width, "red")) == max(0, width)
     assert len(stacked_bar([Part("part", value, "red") for value in values], width)) <= max(0, width)
 

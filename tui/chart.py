@@ -1,4 +1,4 @@
-"""Bars and sparklines, out of characters. Values that are no numbers leave gaps."""
+"""Bars, out of characters. Values that are no numbers leave gaps."""
 
 import math
 from collections.abc import Sequence
@@ -9,28 +9,12 @@ from textual.content import Content
 from tui.figures import brief, share
 from tui.look import INK, LINE
 
-_EIGHTHS = "▁▂▃▄▅▆▇█"
-
 
 def bar(fraction: float, width: int, colour: str) -> Content:
     """A thin progress bar, in half cells."""
     halves = round(share(fraction, 1) * width * 2) if width > 0 else 0
     done = "━" * (halves // 2) + "╸" * (halves % 2)
     return Content.assemble((done, colour), ("─" * max(0, width - len(done)), LINE))
-
-
-def sparkline(values: Sequence[float], width: int, colour: str) -> Content:
-    """The newest values that fit, each a column from nought to the largest."""
-    shown = list(values)[-width:] if width > 0 else []
-    top = max((value for value in shown if math.isfinite(value)), default=0.0)
-    columns = "".join(_eighth(value, top) for value in shown)
-    return Content.styled(columns, colour)
-
-
-def _eighth(value: float, top: float) -> str:
-    if not math.isfinite(value):
-        return " "
-    return _EIGHTHS[round(7 * share(value, top))]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from spes_peer import known_runs
 from spes_peer.config import Repeated
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.relays import RelayLimits
+from spes_peer.logs import FORMATS
 from spes_peer.training.plan_command import size
 
 
@@ -62,7 +63,7 @@ def add_log_level(parser: Any, default: str = "INFO") -> None:
 def add_log_format(parser: Any) -> None:
     parser.add_argument(
         "--log-format",
-        choices=("text", "json"),
+        choices=FORMATS,
         default="text",
         help="lines for people, or a JSON object in each, for programs (%(default)s)",
     )
