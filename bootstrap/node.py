@@ -13,7 +13,6 @@ from typing import Any
 from bootstrap.keeper import Keeper
 from spes_peer.collection import Shards
 from spes_peer.collector import Collector
-from spes_peer.daemon.arrival import Arrival
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, UserError, first_in
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.introduction import Introduction
@@ -21,6 +20,7 @@ from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.exchange.relays import OF_BOOTSTRAP, RelayLimits
 from spes_peer.files import write_whole
 from spes_peer.folder import StateFolder
+from spes_peer.following.arrival import Arrival
 from spes_peer.following.follower import Follower
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest

@@ -6,7 +6,7 @@ The folders answer one question each, and import only downwards:
     first_start, doctor  before a machine is lent, and whether it is fit
     bench, experiment what it costs, and what it learns: measured
     daemon            one peer of a run: composes everything below
-    following         the records and the coordinator of the open round, whoever that is
+    following         who introduces us, the records, and the coordinator of the open round, whoever that is
     coordinating      this node's own turn as coordinator
     exchange          blobs and messages, and how they travel
     membership        who is here and who owns what

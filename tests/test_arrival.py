@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from exchange_nodes import Node, address_of, eventually, running
 
-from spes_peer.daemon import arrival
-from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.errors import BadConfiguration, NoBootstrap, TooNew, TooOld
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Introduction, WrongNode
+from spes_peer.following import arrival
+from spes_peer.following.arrival import Arrival, Unanswered
 from spes_peer.identity import Identity
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, SignedManifest, sign_manifest
 

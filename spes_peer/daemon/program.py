@@ -18,7 +18,6 @@ from typing import Any
 
 from spes_peer.collector import Collector, refuse_if_no_room
 from spes_peer.control import ControlServer
-from spes_peer.daemon.arrival import Arrival, Unanswered
 from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
 from spes_peer.daemon.elsewhere import refuse_if_online, until_online_elsewhere
 from spes_peer.daemon.joining import Claiming
@@ -36,6 +35,7 @@ from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
 from spes_peer.exchange.newcomer import newest_of, refuse_if_over
 from spes_peer.exchange.relays import RelayLimits
 from spes_peer.folder import CACHE, MANIFEST_FILE, StateFolder
+from spes_peer.following.arrival import Arrival, Unanswered
 from spes_peer.following.records import first_record
 from spes_peer.guest.allowance import TODAY_FILE, Today
 from spes_peer.guest.rules import GuestRules, in_words

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spes_peer.collector import MOST_AHEAD_BYTES, least_bytes, refuse_if_no_room
-from spes_peer.daemon.arrival import Arrival, Say, Unanswered
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap
 from spes_peer.exchange.addresses import parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.newcomer import newest_of, refuse_if_over
+from spes_peer.following.arrival import Arrival, Say, Unanswered
 from spes_peer.node import usable_name
 from spes_peer.ports import address_towards
 from spes_peer.run.layout import Layout
