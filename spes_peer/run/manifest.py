@@ -31,7 +31,9 @@ class Run(Section):
     """Name, seed, and how many it takes."""
 
     name: str = Field(min_length=1, max_length=64)
+    """What people call it; volunteers read it before they join."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of the first weights and of the order of the data."""
     min_peers: int = Field(default=1, ge=1)
     """Round 1 opens when so many are admitted."""
 
@@ -47,17 +49,29 @@ class Model(Section):
     """The decoder of SPES §2; every block's feed-forward part is a dropless mixture of experts."""
 
     vocab_rows: int = Field(ge=2)
+    """Rows of the embedding and of the output head: at least as many as the tokenizer has ids."""
     d_model: int = Field(ge=8)
+    """Width between the layers."""
     num_layers: int = Field(ge=1)
+    """Blocks of attention and a mixture of experts."""
     num_heads: int = Field(ge=1)
+    """Heads of attention, each `d_model` / `num_heads` wide."""
     num_kv_heads: int = Field(ge=1)
+    """Heads of keys and values: `num_heads`, or a whole part of it (grouped-query attention)."""
     num_experts: int = Field(ge=1)
+    """Experts of each layer; expert e is the one of this index in every layer."""
     top_k: int = Field(ge=1)
+    """Experts of a layer that a token passes through."""
     expert_hidden: int = Field(ge=8)
+    """Hidden width of an expert."""
     sequence_length: int = Field(ge=8)
+    """Tokens of a sequence, the context that is trained."""
     rope_theta: float = Field(default=500_000.0, gt=0)
+    """Base of the rotary positions."""
     qk_norm: Literal["width", "head"] = "width"
+    """RMSNorm of queries and keys over the full width (OLMoE's kind) or over each head (Qwen3's)."""
     renormalize_top_k: bool = False
+    """Whether the probabilities of the chosen experts are divided by their sum."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -82,19 +96,26 @@ class Training(Section):
     rotation_rounds: int = Field(default=10, ge=1)
     """With fewer places than subsets, a trained one is swapped for the one longest untrained every so many rounds."""
     steps_per_round: int = Field(ge=1)
-    """H."""
+    """H: local steps between two exchanges."""
     total_steps: int = Field(ge=1)
     """Length of the run in local steps; also the length of the cosine."""
     batch_sequences: int = Field(ge=1)
     """Sequences per step over all peers together; each peer gets a part by its speed, at least one, and at
     most an equal part or twice what it last trained."""
     lr: float = Field(gt=0)
+    """The highest learning rate, reached after the warm-up."""
     warmup_steps: int = Field(default=2000, ge=0)
+    """Steps over which the learning rate rises to `lr`."""
     weight_decay: float = Field(default=0.1, ge=0)
+    """Of AdamW, on all that is trained."""
     clip_norm: float = Field(default=1.0, gt=0)
+    """The most that the norm of a peer's gradient may be; a longer one is scaled down."""
     z_loss: float = Field(default=1e-4, ge=0)
+    """Weight of the mean square of the logits' logsumexp."""
     load_balance_loss: float = Field(default=0.01, ge=0)
+    """Weight of what the router pays for uneven use of its experts."""
     router_z_loss: float = Field(default=0.001, ge=0)
+    """Weight of the mean square of the router logits' logsumexp."""
     final_phase_fraction: float = Field(default=0.3, ge=0, lt=1)
     """Part of the run's tokens that is trained in a final phase of smaller batches (SPES §2); 0 for none."""
     final_phase_batch_sequences: int = Field(default=0, ge=0)
@@ -129,8 +150,11 @@ class Sync(Section):
     """Blocks, how deltas of them are encoded, averaged and applied, and the merge of experts in the warm-up."""
 
     block_elements: int = Field(ge=1024, le=16 << 20)
+    """Values of a block, the unit in which parameters are encoded, reduced and fetched; the last is shorter."""
     shared_dtype: Dtype = "fp32"
+    """Of the shared parameters in the public state."""
     expert_dtype: Dtype = "fp32"
+    """Of the experts in the public state; owners train on fp32 masters, whatever it is."""
     shared_offer_encoding: Encoding = "bf16"
     """What peers send to the reducers of a shared block."""
     shared_update_encoding: Encoding = "bf16"
@@ -140,8 +164,10 @@ class Sync(Section):
     shared_offer_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
     """Values that `topk` keeps of each 4096 of a shared offer."""
     shared_update_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
-    """Of a shared update, in which several offers come together, each with places of its own."""
+    """Values that `topk` keeps of each 4096 of a shared update, in which several offers come together, each with places
+    of its own."""
     expert_kept: int = Field(default=TOPK_KEPT, ge=1, le=TOPK_CHUNK)
+    """Values that `topk` keeps of each 4096 of an expert's update."""
     topk_residual_decay: float = Field(default=0.95, gt=0, le=1)
     """Part of what `topk` left out of a shared offer or update that is offered again; of what other encodings lose,
     all is."""
@@ -149,7 +175,9 @@ class Sync(Section):
     """What is done with the mean update of a shared block: added as it is (SPES), or a step of SGD with Nesterov
     momentum (DiLoCo)."""
     expert_outer: Outer = "mean"
+    """The same for experts."""
     outer_lr: float = Field(default=0.7, gt=0)
+    """Learning rate of `nesterov`."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Of `nesterov`; part of the public state."""
     overlap_steps: int = Field(default=0, ge=0)
@@ -157,6 +185,7 @@ class Sync(Section):
     overlap_keep: float = Field(default=0.5, ge=0, lt=1)
     """Part of what it was ahead of the others that a peer keeps in its own shared parameters when it has trained on."""
     reducers_per_block: int = Field(default=2, ge=1, le=8)
+    """Peers that average each shared block apart from each other, and must come to the same bytes."""
     most_weight: float = Field(default=4.0, ge=1)
     """Nobody weighs more in an average than so many times the median of those whose offers are in it."""
     most_growth: float = Field(default=4.0, ge=1)
@@ -164,26 +193,36 @@ class Sync(Section):
     most_harm: float = Field(default=0.03, ge=0)
     """Peers object to an expert's updates that raise the held-out loss by more than this part; 0: none is tested."""
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
-    """α0 of SPES §1.4; 0 never merges."""
+    """α0: how far an expert moves towards those most like it, at first; 0 never merges."""
     merge_interval_steps: int = Field(default=300, ge=1)
+    """T_i: experts are merged at synchronizations whose step is a multiple of it."""
     merge_warmup_steps: int = Field(default=12_500, ge=0)
+    """T_w: merging fades out until this step."""
     snapshot_rounds: int = Field(default=10, ge=1)
+    """Every so many rounds peers keep the whole public state for those who join later."""
 
 
 class Timing(Section):
     """Every wait of the run, in seconds; the ladder between them is checked."""
 
     heartbeat_seconds: float = Field(default=3.0, gt=0)
+    """Between two signs of life of a peer and its coordinator."""
     round_seconds: float = Field(default=600.0, gt=0)
     """From a record to the deadline for contributions."""
     fetch_stall_seconds: float = Field(default=15.0, gt=0)
+    """A transfer that made no progress for so long goes on with another source."""
     round_grace_seconds: float = Field(default=30.0, gt=0)
     """For the reduce, after contributions are closed, and again for the signatures."""
     coordinator_timeout_seconds: float = Field(default=60.0, gt=0)
+    """Without life of the coordinator for so long, peers elect another."""
     stall_timeout_seconds: float = Field(default=900.0, gt=0)
+    """When more than half of a roster is gone for so long, the rest may go on without them."""
     dht_beat_seconds: float = Field(default=12.0, gt=0)
+    """Between two announcements of a peer in the DHT."""
     dht_ttl_seconds: float = Field(default=50.0, gt=0)
+    """How long an announcement is believed."""
     lease_seconds: float = Field(default=1300.0, gt=0)
+    """How long a claim on experts stands without life of its owner."""
 
     @model_validator(mode="after")
     def _ladder(self) -> Self:
@@ -209,7 +248,9 @@ class Shard(Section):
     """Tokenized text as one blob of little-endian token ids."""
 
     blob: str = Field(pattern="^[0-9a-f]{64}$")
+    """Name of the blob."""
     num_tokens: int = Field(ge=1)
+    """In the whole blob."""
 
     def num_sequences(self, sequence_length: int) -> int:
         """Whole sequences in it; each needs one token more than its length, for the last target."""
@@ -247,6 +288,7 @@ class Manifest(RunFile):
     """What all peers share; see the module docstring."""
 
     protocol: int = Field(default=PROTOCOL_VERSION, ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)
+    """Of manifest, records and messages together."""
     data: Data
     organizers: tuple[str, ...] = Field(min_length=1)
     """Peer ids of the keys that may sign this manifest, record 0 and amendments."""
