@@ -7,7 +7,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow format proto clean
+.PHONY: help demo test test-slow format proto reference clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,10 @@ SERVICES := $(patsubst proto/%,spes_peer/wire/%,$(shell grep -l '^service' proto
 proto: $(INSTALLED) ## generate spes_peer/wire anew from proto/
 	$(PROTOC) --python_out=. --pyi_out=. $(PROTOS)
 	$(PROTOC) --grpc_python_out=. $(SERVICES)
+
+reference: $(INSTALLED) ## write docs/REFERENCE.md anew from the code
+	$(BIN)/python docs/reference.py > docs/REFERENCE.md.new
+	@mv docs/REFERENCE.md.new docs/REFERENCE.md
 
 clean: ## remove .venv and everything else that was made here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,10 +2,9 @@
 
 from typing import Literal
 
-import pytest
 from pydantic import BaseModel, Field
 
-from spes_peer.run.explained import is_section, keys_of, meanings_of
+from spes_peer.run.explained import keys_of, meanings_of, section_in
 from spes_peer.run.manifest import RunFile
 
 
@@ -37,9 +36,11 @@ def test_what_a_section_inherits_is_explained_too() -> None:
     assert [key.kind for key in keys_of(_Longer)][-2:] == ["list of text", "_Part"]
 
 
-@pytest.mark.parametrize("section", [name for name, field in RunFile.model_fields.items()])
-def test_every_key_that_an_organizer_writes_has_a_meaning(section: str) -> None:
-    kind = RunFile.model_fields[section].annotation
-    assert is_section(kind)
-    assert kind is not None
-    assert [key.name for key in keys_of(kind) if not key.meaning] == []
+def test_every_key_that_an_organizer_writes_has_a_meaning() -> None:
+    silent = []
+    for name, field in RunFile.model_fields.items():
+        if (section := section_in(field.annotation)) is not None:
+            silent += [f"[{name}] {key.name}" for key in keys_of(section) if not key.meaning]
+        elif not meanings_of(RunFile).get(name):
+            silent.append(name)
+    assert silent == []

@@ -21,7 +21,7 @@ def add_completion(commands: Any, whole: argparse.ArgumentParser) -> None:
         description="Print what a shell needs to complete commands, options and their values at a Tab.",
         epilog=_EPILOG,
     )
-    parser.add_argument("shell", choices=_SHELLS)
+    parser.add_argument("shell", choices=_SHELLS, help="which one is yours")
     add_log_level(parser, "WARNING")
     parser.set_defaults(run=_completion, whole=whole)
 

@@ -11,7 +11,7 @@ import json
 import sys
 import types
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import annotated_types as bounds
 from pydantic import BaseModel
@@ -20,7 +20,6 @@ from pydantic.fields import FieldInfo
 _UNITS = ("seconds", "bytes", "tokens", "steps", "rounds", "sequences", "elements")
 _KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 _SIGNS = ((bounds.Ge, "ge", "≥"), (bounds.Gt, "gt", ">"), (bounds.Le, "le", "≤"), (bounds.Lt, "lt", "<"))
-_LENGTHS = ((bounds.MinLen, "min_length", "at least"), (bounds.MaxLen, "max_length", "at most"))
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Key:
     bounds: str
     """Such as `≥ 1, ≤ 8`; empty where there are none."""
     default: str
-    """As TOML has it; empty where the key is required, or has a whole section as its default."""
+    """As TOML has it; empty where the key is required, or has a whole section or nothing as its default."""
     is_required: bool
     meaning: str
     """A sentence or two; empty where the code says nothing."""
@@ -48,6 +47,13 @@ def keys_of(section: type[BaseModel]) -> tuple[Key, ...]:
 def is_section(annotation: Any) -> bool:
     """Whether what stands at a key is a section itself."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that stands at a key: itself, in a list, or where it may be left out."""
+    if is_section(annotation):
+        return cast(type[BaseModel], annotation)
+    return next((found for one in get_args(annotation) if (found := section_in(one)) is not None), None)
 
 
 def meanings_of(section: type[BaseModel]) -> dict[str, str]:
@@ -105,8 +111,12 @@ def _bounds(field: FieldInfo) -> str:
     said = []
     for limit in field.metadata:
         said += [f"{sign} {_number(getattr(limit, name))}" for kind, name, sign in _SIGNS if isinstance(limit, kind)]
-        of = " characters" if field.annotation is str else ""
-        said += [f"{sign} {getattr(limit, name)}{of}" for kind, name, sign in _LENGTHS if isinstance(limit, kind)]
+    least = next((limit.min_length for limit in field.metadata if isinstance(limit, bounds.MinLen)), 0)
+    most = next((limit.max_length for limit in field.metadata if isinstance(limit, bounds.MaxLen)), None)
+    if least or most is not None:
+        of = "characters" if field.annotation is str else "of them"
+        low, high = f"at least {least} " if least else "", "" if most is None else f"at most {most} "
+        said.append(f"{low}{'and ' if low and high else ''}{high}{of}")
     return ", ".join(said)
 
 
@@ -118,7 +128,7 @@ def _number(value: float) -> str:
 
 
 def _as_toml(value: Any) -> str:
-    if is_section(type(value)):
+    if value is None or is_section(type(value)):
         return ""
     if isinstance(value, float):
         return f"{value:g}"
