@@ -495,6 +495,11 @@ class Node:
         self._listed_at[entry.peer_id] = time.monotonic()
         self.connections.update_entry(entry)
 
+    @property
+    def upload(self) -> Pace:
+        """Of all blobs that leave this node, whatever way."""
+        return self._upload
+
     def serve_blobs(self, does: bool) -> None:
         """Whether others can have blobs from here; at first they can."""
         self._upload.is_used_up = not does

@@ -1,0 +1,117 @@
+"""The newest model for whoever has no program of ours: a stream that takes its turn behind the volunteers.
+
+It stays within the node's `--max-upload`, and takes no more than a part of a fast line: whoever wants a large model
+fast fetches it from all peers at once with `spes-peer export`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+
+from aiohttp import web
+
+from bootstrap.web.checkpoint import Checkpoint, Span, read_span
+from spes_peer.blobs import BlobStore
+from spes_peer.errors import BlobMissing, DiskTrouble
+from spes_peer.exchange.pace import Pace
+from spes_peer.identity import PeerId
+from spes_peer.model.huggingface import config_of
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS_PATH, CONFIG_PATH = "/model.safetensors", "/config.json"
+MOST_AT_ONCE = 4
+_BYTES_PER_SECOND = 8_000_000  # of all visitors together
+_STALL_SECONDS = 60.0  # a visitor that takes no megabyte in that time is let go
+_PART_BYTES = 64 << 10
+_VISITORS = PeerId("visitors of the web page")  # all of them take turns as one peer
+
+
+class Download:
+    """Of what `newest` gives."""
+
+    def __init__(self, newest: Callable[[], Checkpoint], blobs: BlobStore, upload: Pace, end_of_text: int) -> None:
+        self._newest = newest
+        self._blobs = blobs
+        self._upload = upload
+        self._own = Pace(_BYTES_PER_SECOND)
+        self._end_of_text = end_of_text
+        self._num_open = 0
+
+    async def answer(
+        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
+    ) -> web.StreamResponse | None:
+        """None for another path. `stays` takes the bound off the connection's time."""
+        if request.path == CONFIG_PATH:
+            return web.Response(body=self._config(), headers={**headers, "Content-Type": "application/json"})
+        if request.path != WEIGHTS_PATH:
+            return None
+        if self._num_open >= MOST_AT_ONCE and request.method == "GET":
+            raise web.HTTPServiceUnavailable(text="others are downloading; come again later, or use: spes-peer export")
+        self._num_open += 1
+        try:
+            return await self._stream(request, headers, stays)
+        finally:
+            self._num_open -= 1
+
+    def _config(self) -> bytes:
+        manifest = self._newest().layout.manifest
+        dtype = "float32" if "fp32" in (manifest.sync.shared_dtype, manifest.sync.expert_dtype) else "bfloat16"
+        return json.dumps(config_of(manifest.model, dtype, self._end_of_text), indent=1).encode() + b"\n"
+
+    async def _stream(
+        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
+    ) -> web.StreamResponse:
+        checkpoint = self._newest()
+        first = _first_byte(request, checkpoint)
+        size = checkpoint.size_bytes
+        response = web.StreamResponse(status=HTTPStatus.PARTIAL_CONTENT if first else HTTPStatus.OK, headers=headers)
+        response.headers["Content-Type"] = "application/octet-stream"
+        response.headers["Content-Disposition"] = 'attachment; filename="model.safetensors"'
+        response.headers["Accept-Ranges"] = "bytes"
+        response.headers["ETag"] = checkpoint.etag
+        if first:
+            response.headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
+        response.content_length = size - first
+        response.force_close()
+        if request.method == "HEAD":
+            return response
+        stays()
+        await response.prepare(request)
+        await self._send(response, checkpoint.header[first:])
+        for span in checkpoint.spans(first):
+            await self._send(response, await self._read(checkpoint, span))
+        await response.write_eof()
+        return response
+
+    async def _read(self, checkpoint: Checkpoint, span: Span) -> bytes:
+        try:
+            return await asyncio.to_thread(read_span, self._blobs, span)
+        except (BlobMissing, DiskTrouble) as error:  # the length is promised: all that is left is to break off
+            logger.info("a download ends early record=%d reason=%s", checkpoint.snapshot.round, error)
+            raise ConnectionResetError from None
+
+    async def _send(self, response: web.StreamResponse, content: bytes) -> None:
+        for start in range(0, len(content), _PART_BYTES):
+            part = content[start : start + _PART_BYTES]
+            await self._own.take(len(part), _VISITORS)
+            await self._upload.take(len(part), _VISITORS)
+            try:
+                async with asyncio.timeout(_STALL_SECONDS):
+                    await response.write(part)
+            except TimeoutError:
+                raise ConnectionResetError from None
+
+
+def _first_byte(request: web.BaseRequest, checkpoint: Checkpoint) -> int:
+    """Where a broken download goes on; from the start if it was another state's."""
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return 0
+    if request.headers.get("If-Range", checkpoint.etag) != checkpoint.etag or wanted.stop is not None:
+        return 0
+    first = wanted.start or 0
+    return first if 0 < first < checkpoint.size_bytes else 0
