@@ -142,7 +142,7 @@ def test_every_wait_is_a_finite_time(key: str, value: float) -> None:
     ("sections", "said"),
     [
         ({"training": {"num_subsets": 3}}, r"num_subsets \(3\) must divide num_experts \(8\)"),
-        ({"sync": {"merge_interval_steps": 30}}, "merge_interval_steps never meets a synchronization"),
+        ({"sync": {"merge_interval_steps": 30}}, r"merge_interval_steps \(30\) never meets a synchronization"),
         ({"sync": {"overlap_steps": 21}}, r"overlap_steps \(21\) exceeds the 20 steps of a round"),
         ({"model": {"num_heads": 3}}, "d_model must be an even multiple of num_heads"),
         ({"model": {"num_heads": 128, "num_kv_heads": 128}}, "d_model must be an even multiple"),

@@ -1,6 +1,6 @@
 """The manifest: the immutable description of a run, validated, then signed by its organizer.
 
-An organizer writes TOML with the sections below (`spes-peer run create`); the tool adds the data shards and the
+An organizer writes TOML with the sections below (`spes-peer run new`); `run sign` adds the data shards and the
 organizer's key. What travels is canonical JSON (sorted keys, no spaces) of `Manifest`, and the run id is the sha256 of
 those bytes. Unknown keys are refused with the nearest valid one.
 """
@@ -9,22 +9,30 @@ import difflib
 import hashlib
 import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
-from spes_peer.identity import Identity, PeerId, verify
+from spes_peer.identity import Identity, PeerId, public_key_of, verify
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
+from spes_peer.run.section import Section
 from spes_peer.wire import convert
 
 PROTOCOL_VERSION = 5  # of manifest, records and messages together; a change that old clients misread raises it
+MOST_LISTED = 1_024  # peers that may join, or keys: every record carries them once they have changed
 _SIGNED_AS = b"spes-peer manifest\0"
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+def _peer_ids(named: tuple[str, ...]) -> tuple[str, ...]:
+    for one in named:
+        try:
+            public_key_of(one)
+        except BadSignature as error:
+            raise ValueError(str(error)) from None
+    return named
 
 
 class Run(Section):
@@ -36,6 +44,8 @@ class Run(Section):
     """Of the first weights and of the order of the data."""
     min_peers: int = Field(default=1, ge=1)
     """Round 1 opens when so many are admitted."""
+    organizers: tuple[str, ...] = Field(default=(), max_length=MOST_LISTED)
+    """Peer ids of further keys, beside the one that signs, that may sign amendments: other people's, or a spare one."""
 
     @field_validator("name")
     @classmethod
@@ -43,6 +53,15 @@ class Run(Section):
         if not name.isprintable():
             raise ValueError("a sign in it cannot be printed")
         return name
+
+    @field_validator("organizers")
+    @classmethod
+    def _organizers_are_peer_ids(cls, organizers: tuple[str, ...]) -> tuple[str, ...]:
+        return _peer_ids(organizers)
+
+    def misfits(self) -> Iterator[str]:
+        if len(set(self.organizers)) < len(self.organizers):
+            yield "run.organizers names a key twice"
 
 
 class Model(Section):
@@ -73,15 +92,13 @@ class Model(Section):
     renormalize_top_k: bool = False
     """Whether the probabilities of the chosen experts are divided by their sum."""
 
-    @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def misfits(self) -> Iterator[str]:
         if self.d_model % self.num_heads or (self.d_model // self.num_heads) % 2:
-            raise ValueError("d_model must be an even multiple of num_heads")
+            yield f"d_model must be an even multiple of num_heads ({self.d_model}, {self.num_heads})"
         if self.num_heads % self.num_kv_heads:
-            raise ValueError("num_heads must be a multiple of num_kv_heads")
+            yield f"num_heads must be a multiple of num_kv_heads ({self.num_heads}, {self.num_kv_heads})"
         if self.top_k > self.num_experts:
-            raise ValueError("top_k cannot exceed num_experts")
-        return self
+            yield f"top_k cannot exceed num_experts ({self.top_k}, {self.num_experts})"
 
     @property
     def head_dim(self) -> int:
@@ -122,6 +139,8 @@ class Training(Section):
     """In place of `batch_sequences` in that phase; 0 for half of it."""
     final_phase_steps_per_round: int = Field(default=50, ge=1)
     """H in that phase."""
+    max_epochs: float = Field(default=1.0, gt=0)
+    """How often a source of data may be gone through; a run that needs more of one is not signed."""
 
     @property
     def final_phase_step(self) -> int:
@@ -224,8 +243,7 @@ class Timing(Section):
     lease_seconds: float = Field(default=1300.0, gt=0)
     """How long a claim on experts stands without life of its owner."""
 
-    @model_validator(mode="after")
-    def _ladder(self) -> Self:
+    def misfits(self) -> Iterator[str]:
         rungs = [
             ("heartbeat_seconds", "coordinator_timeout_seconds", 1 / 3),
             ("fetch_stall_seconds", "round_grace_seconds", 1.0),
@@ -238,10 +256,7 @@ class Timing(Section):
         for low, high, part in rungs:
             if not getattr(self, low) < getattr(self, high) * part:
                 fraction = "" if part == 1 else f" / {1 / part:.0f}"
-                raise ValueError(
-                    f"{low} ({getattr(self, low):g}) must be below {high}{fraction} ({getattr(self, high) * part:g})"
-                )
-        return self
+                yield f"{low} ({getattr(self, low):g}) must be below {high}{fraction} ({getattr(self, high) * part:g})"
 
 
 class Shard(Section):
@@ -274,6 +289,35 @@ class Data(Section):
         return shard.num_tokens * {"uint16": 2, "uint32": 4}[self.token_dtype]
 
 
+class Origin(Section):
+    """The run whose state this one began with."""
+
+    run_id: str = Field(pattern="^[0-9a-f]{64}$")
+    round: int = Field(ge=0)
+    """The record behind which that state stood."""
+
+
+class Admission(Section):
+    """Who may join."""
+
+    mode: Literal["open", "invitation", "list"] = "open"
+    """Whoever has an address of the run (`open`), only whom an organizer has invited or listed (`invitation`), or only
+    who is listed (`list`)."""
+    listed: tuple[str, ...] = Field(default=(), max_length=MOST_LISTED)
+    """Peer ids that may join without an invitation; an organizer may change the list during the run."""
+
+    @field_validator("listed")
+    @classmethod
+    def _listed_are_peer_ids(cls, listed: tuple[str, ...]) -> tuple[str, ...]:
+        return _peer_ids(listed)
+
+    def misfits(self) -> Iterator[str]:
+        if len(set(self.listed)) < len(self.listed):
+            yield "listed names a peer twice"
+        if self.listed and self.mode == "open":
+            yield 'listed says who may join, and mode "open" lets everybody: set mode to "list" or "invitation"'
+
+
 class RunFile(Section):
     """What an organizer writes (run.toml)."""
 
@@ -282,6 +326,22 @@ class RunFile(Section):
     training: Training
     sync: Sync
     timing: Timing = Timing()
+    admission: Admission = Admission()
+
+    def misfits(self) -> Iterator[str]:
+        training, sync = self.training, self.sync
+        if self.model.num_experts % training.num_subsets:
+            yield f"num_subsets ({training.num_subsets}) must divide num_experts ({self.model.num_experts})"
+        merges = sync.merge_alpha > 0 and sync.merge_warmup_steps > 0
+        if merges and sync.merge_interval_steps % training.steps_per_round:
+            yield (
+                f"merge_interval_steps ({sync.merge_interval_steps}) never meets a synchronization: make it a multiple"
+                f" of steps_per_round ({training.steps_per_round})"
+            )
+        # of the run's last step, not of the one behind it: there a run without a final phase would have one
+        shortest_round = min(training.steps_per_round_at(step) for step in (0, training.total_steps - 1))
+        if sync.overlap_steps > shortest_round:
+            yield f"overlap_steps ({sync.overlap_steps}) exceeds the {shortest_round} steps of a round"
 
 
 class Manifest(RunFile):
@@ -292,29 +352,15 @@ class Manifest(RunFile):
     data: Data
     organizers: tuple[str, ...] = Field(min_length=1)
     """Peer ids of the keys that may sign this manifest, record 0 and amendments."""
+    origin: Origin | None = None
+    """Where its first weights come from, if they are another run's."""
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        if self.model.num_experts % self.training.num_subsets:
-            raise ValueError(
-                f"num_subsets ({self.training.num_subsets}) must divide num_experts ({self.model.num_experts})"
-            )
-        merges = self.sync.merge_alpha > 0 and self.sync.merge_warmup_steps > 0
-        if merges and self.sync.merge_interval_steps % self.training.steps_per_round:
-            raise ValueError(
-                "merge_interval_steps never meets a synchronization: make it a multiple of steps_per_round"
-            )
-        # of the run's last step, not of the one behind it: there a run without a final phase would have one
-        shortest_round = min(self.training.steps_per_round_at(step) for step in (0, self.training.total_steps - 1))
-        if self.sync.overlap_steps > shortest_round:
-            raise ValueError(f"overlap_steps ({self.sync.overlap_steps}) exceeds the {shortest_round} steps of a round")
+    def misfits(self) -> Iterator[str]:
+        yield from super().misfits()
         shortest = self.model.sequence_length + 1
         for shard in (*self.data.shards, self.data.held_out):
             if shard.num_tokens < shortest:
-                raise ValueError(
-                    f"the corpus is too short: a shard has {shard.num_tokens} tokens, a sequence needs {shortest}"
-                )
-        return self
+                yield f"the corpus is too short: a shard has {shard.num_tokens} tokens, a sequence needs {shortest}"
 
     @property
     def num_sequences(self) -> int:
@@ -405,16 +451,23 @@ def validated(cls: type[S], raw: Any, name: str) -> S:
     except ArithmeticError:  # of our own rules, on whole numbers that no float holds
         raise BadConfiguration(f"{name}: a number in it is beyond all measure") from None
     except ValidationError as error:
-        errors = error.errors()
-        # a misspelt key is also missed under its right name; the misspelling says more
-        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            valid = _keys_at(cls, first["loc"][:-1])
-            near = difflib.get_close_matches(str(first["loc"][-1]), valid, n=1, cutoff=0.0)
-            raise BadConfiguration(f"{name}: unknown key {where}; did you mean {near[0] if near else valid}?") from None
-        reason = str(first["msg"]).removeprefix("Value error, ")
-        raise BadConfiguration(f"{name}: {where + ': ' if where else ''}{reason}") from None
+        raise BadConfiguration(f"{name}: {in_words(cls, error)[0]}") from None
+
+
+def in_words(cls: type[BaseModel], error: ValidationError) -> list[str]:
+    """A sentence for each thing that is wrong with what should be a `cls`, misspelt keys first: one is also missed
+    under its right name, and the misspelling says more."""
+    errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    return [_sentence(cls, one["loc"], one["type"], str(one["msg"])) for one in errors]
+
+
+def _sentence(cls: type[BaseModel], location: tuple[int | str, ...], kind: str, said: str) -> str:
+    where = ".".join(str(part) for part in location)
+    if kind == "extra_forbidden":
+        valid = _keys_at(cls, location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.0)
+        return f"unknown key {where}; did you mean {near[0] if near else valid}?"
+    return f"{where + ': ' if where else ''}{said.removeprefix('Value error, ')}"
 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
