@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from spes_peer import __version__
 from spes_peer.bench.command import add_bench_command
 from spes_peer.cli.completion import add_completion
+from spes_peer.cli.data import add_data
 from spes_peer.cli.local import add_chaos, add_demo
 from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
@@ -41,7 +42,7 @@ examples:
 COMMANDS = {
     "lend this machine": ("join", "watch", "status", "pause", "resume", "leave", "logs", "replay", "runs"),
     "and see to it": ("doctor", "config", "service", "identity"),
-    "start a run of your own": ("run", "import", "export", "plan"),
+    "start a run of your own": ("run", "data", "import", "export", "plan"),
     "try, strike and measure": ("demo", "chaos", "bench", "experiment"),
     "this program": ("completion", "version"),
 }
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add_chaos(commands)
     add_volunteer_commands(commands)
     add_run(commands)
+    add_data(commands)
     add_log_level(add_import_command(commands))
     add_log_level(add_export_command(commands))
     add_plan_command(commands)

@@ -1,0 +1,107 @@
+"""What was prepared, for a person and for programs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from spes_peer.blobs import BlobStore
+from spes_peer.data.index import ShardIndex
+from spes_peer.data.preparing.encoders import encoder_of
+from spes_peer.data.preparing.progress import count_words
+from spes_peer.errors import BadConfiguration, BlobMissing
+from spes_peer.run.data import Data, Shard
+from spes_peer.run.manifest import in_words
+
+
+def read_data(folder: Path) -> Data:
+    """`folder`/data.json; `BadConfiguration` where there is none, or something else."""
+    path = folder / "data.json"
+    try:
+        return Data.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise BadConfiguration(f"{folder} has no data yet; make it: spes-peer data prepare {folder} TEXTS") from None
+    except OSError as error:
+        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        raise BadConfiguration(f"{path}: {in_words(Data, error)[0]}") from None
+
+
+def blobs_of(data: Data, blobs: BlobStore) -> set[str]:
+    """Names of all blobs that belong to it, and are here to be named."""
+    names = {data.held_out.blob, *(source.shards.index for source in data.sources)}
+    names |= {data.tokenizer.blob} - {""}
+    try:
+        return names | {shard.blob for shard in ShardIndex.read(data, blobs).shards()}
+    except BlobMissing:
+        return names
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns: the first to the left, numbers to the right, the last as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *numbers, row[-1]]).rstrip())
+    return lines
+
+
+def lines(data: Data, positions_tokens: int | None = None) -> list[str]:
+    """For a person. `positions_tokens` is how much the whole run trains, where that is known."""
+    rows = [("SOURCE", "TOKENS", "SHARDS", "RATIO", *(("TIMES",) if positions_tokens else ()), "LICENCE")]
+    for source, share in zip(data.sources, data.shares(), strict=True):
+        shards = source.shards
+        times = (f"{positions_tokens * float(share) / shards.num_tokens:.2f}",) if positions_tokens else ()
+        rows.append(
+            (
+                source.name,
+                f"{shards.num_tokens:,}",
+                f"{shards.num_shards:,}",
+                f"{100 * float(share):.1f} %",
+                *times,
+                source.licence or "-",
+            )
+        )
+    tokenizer = data.tokenizer
+    return [
+        *table(rows),
+        "",
+        f"all        {count_words(data.num_tokens)} tokens, {data.token_dtype}, shards of"
+        f" {count_words(data.sources[0].shards.shard_tokens)} tokens",
+        f"held out   {data.held_out.num_tokens:,} tokens of documents that are in no source",
+        f"tokenizer  {tokenizer.name}, {tokenizer.num_ids:,} ids, {tokenizer.end_of_text} ends a document",
+        *([f"licence    {data.licence}"] if data.licence else []),
+    ]
+
+
+def as_json(data: Data) -> dict[str, Any]:
+    shares = [float(share) for share in data.shares()]
+    dumped = data.model_dump(mode="json")
+    for source, share, shown in zip(data.sources, shares, dumped["sources"], strict=True):
+        shown |= {"share": share, "num_shards": source.shards.num_shards}
+    return dumped | {"num_tokens": data.num_tokens}
+
+
+def samples(data: Data, blobs: BlobStore, number: int, length: int) -> Iterator[tuple[str, str]]:
+    """Sequences as text: where from, and what they say. Of each source in turns, from all over it, and held out."""
+    encoder = encoder_of(data.tokenizer, data.token_dtype, blobs)
+    index = ShardIndex.read(data, blobs)
+    places = [[at for at in index.numbers() if at.source == place] for place in range(len(data.sources))]
+    for turn in range(number):
+        for source, of_source in zip(data.sources, places, strict=True):
+            at = of_source[turn * len(of_source) // number]
+            shard = index.shard(at)
+            tokens = _sequence(shard, blobs, data, turn * shard.num_tokens // number, length)
+            yield f"{source.name}, shard {at.number}", encoder.decode(tokens)
+    for turn in range(number):
+        start = turn * data.held_out.num_tokens // number
+        yield "held out", encoder.decode(_sequence(data.held_out, blobs, data, start, length))
+
+
+def _sequence(shard: Shard, blobs: BlobStore, data: Data, start: int, length: int) -> list[int]:
+    dtype = np.dtype(data.token_dtype).newbyteorder("<")
+    tokens = np.frombuffer(blobs.map(shard.blob), dtype=dtype, count=shard.num_tokens)
+    return [int(token) for token in tokens[start : start + length]]
