@@ -58,7 +58,14 @@ class _Disk:
 class Collector:
     """Compose it with a task of `run`; `wanted` is asked in a thread."""
 
-    def __init__(self, node: Node, snapshots: SnapshotStore, wanted: WantedShards, max_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        node: Node,
+        snapshots: SnapshotStore,
+        wanted: WantedShards,
+        max_bytes: int = 0,
+        most_ahead_bytes: float = MOST_AHEAD_BYTES,
+    ) -> None:
         """The state folder may take `max_bytes`; 0 sets no limit but the disk's."""
         self.max_bytes = max_bytes
         self.used_bytes = 0
@@ -68,6 +75,7 @@ class Collector:
         self._node = node
         self._snapshots = snapshots
         self._wanted = wanted
+        self._most_ahead_bytes = most_ahead_bytes
         self._marks: dict[Key, Mark] = {}
         self._said_bytes = 0
 
@@ -112,7 +120,7 @@ class Collector:
         coming_bytes += 0 if needs.writing_since is not None else state_bytes(self._node.layout)
         room_bytes = self._room_bytes(disk) - coming_bytes
         least = least_bytes(self._node.layout)
-        self.ahead_bytes = int(max(0, min(MOST_AHEAD_BYTES, room_bytes - max(stays_bytes, least))))
+        self.ahead_bytes = int(max(0, min(self._most_ahead_bytes, room_bytes - max(stays_bytes, least))))
         needs = replace(_with(needs, self._wanted(record, self.ahead_bytes)), served=served)
         gone = to_remove(judged(disk.found, needs, self._marks), room_bytes)
         removed = store.remove_as_found(found for found in gone if not found.is_partial)
@@ -143,7 +151,7 @@ class Collector:
         elif must_bytes > 1.1 * self._said_bytes:  # not each time that a little more is needed
             self._said_bytes = must_bytes
             text = (
-                f"--max-disk {_in_words(self.max_bytes)} is too small: {_in_words(must_bytes)} cannot be spared"
+                f"--max-disk {in_words(self.max_bytes)} is too small: {in_words(must_bytes)} cannot be spared"
                 " (snapshots, updates, data of the round); what is needed stays, so more than the limit is used"
             )
             troubles.board.set(TROUBLE, text)
@@ -162,7 +170,7 @@ def refuse_if_no_room(folder: Path, layout: Layout) -> None:
     free_bytes, needed_bytes = shutil.disk_usage(there).free, least_bytes(layout)
     if free_bytes < needed_bytes:
         raise BadConfiguration(
-            f"{folder} has {_in_words(free_bytes)} of free disk, and this run needs {_in_words(needed_bytes)} at least;"
+            f"{folder} has {in_words(free_bytes)} of free disk, and this run needs {in_words(needed_bytes)} at least;"
             " make room, or choose another folder with --data-dir"
         )
 
@@ -172,7 +180,8 @@ def state_bytes(layout: Layout) -> int:
     return sum(layout.state_bytes(block) for block in layout.state_blocks)
 
 
-def _in_words(size_bytes: int) -> str:
+def in_words(size_bytes: int) -> str:
+    """For a person."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:.1f} MB"
 
 

@@ -176,7 +176,7 @@ def bootstrap_node(
 ) -> NodeProcess:
     """Start the bootstrap node of `folder`/run; `address_of` waits until it serves."""
     (folder / "run" / "address").unlink(missing_ok=True)
-    fixed = ["--run", str(folder / "run"), "--host", host, "--port", str(port)]
+    fixed = ["--run", str(folder / "run"), "--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
     return NodeProcess("bootstrap", folder, launch or Launch(), "bootstrap", *fixed, *options)
 
 

@@ -1,6 +1,7 @@
 """What Prometheus may read of a daemon (`join --metrics ADDRESS`): a view of its status, and nothing more.
 
-The library serves in a thread of its own; the status is built in the daemon's loop.
+The library serves in a thread of its own; the status is built in the daemon's loop. The bootstrap node has figures of
+its own, and serves them the same way.
 """
 
 import asyncio
@@ -127,15 +128,15 @@ def _of_what_was_given(status: Status) -> Iterator[Metric]:
         yield CounterMetricFamily(f"spes_peer_given_{name}", about, value=float(value))
 
 
-class _OfDaemon(Collector):
-    """Asks the daemon's loop for its status at every look."""
+class _OfNode(Collector):
+    """Asks the node's loop for its figures at every look."""
 
-    def __init__(self, build: Callable[[], Status], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, build: Callable[[], Iterator[Metric]], loop: asyncio.AbstractEventLoop) -> None:
         self._build = build
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        found: concurrent.futures.Future[Status] = concurrent.futures.Future()
+        found: concurrent.futures.Future[Iterator[Metric]] = concurrent.futures.Future()
 
         def look() -> None:
             if found.set_running_or_notify_cancel():
@@ -149,21 +150,22 @@ class _OfDaemon(Collector):
         except RuntimeError:  # the loop has ended
             return iter(())
         try:
-            return metrics_of(found.result(_LOOK_SECONDS))
+            return found.result(_LOOK_SECONDS)
         except TimeoutError:  # it is ending, or very busy
             found.cancel()
             return iter(())
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing yet: the daemon has still to start."""
+        """Nothing yet: the node has still to start."""
         return iter(())
 
 
 @contextlib.contextmanager
-def served(address: Address, build: Callable[[], Status]) -> Iterator[None]:
-    """Serve at `address` meanwhile; called in the loop that `build` belongs to. `BadConfiguration` if it is taken."""
+def served(address: Address, build: Callable[[], Iterator[Metric]]) -> Iterator[None]:
+    """Serve at `address` meanwhile; called in the loop that `build` belongs to. What it gives is read in a thread: a
+    copy, such as a status. `BadConfiguration` if the address is taken."""
     registry = CollectorRegistry()
-    registry.register(_OfDaemon(build, asyncio.get_running_loop()))
+    registry.register(_OfNode(build, asyncio.get_running_loop()))
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:

@@ -31,11 +31,12 @@ class Ports:
     dht: int
 
 
-def choose_ports(host: str, base: int) -> Ports:
-    """`base` and the two above it, or three free ones for 0; `BadConfiguration` names a port that is taken."""
+def choose_ports(host: str, base: int, flag: str = "--port") -> Ports:
+    """`base` and the two above it, or three free ones for 0; `BadConfiguration` names a port that is taken, and the
+    `flag` by which another can be chosen."""
     if base:
         for number in range(base, base + 3):
-            check_port_free(host, number, "choose another first port with --port")
+            check_port_free(host, number, f"choose another first port with {flag}")
         return Ports(base, base + 1, base + 2)
     free: list[int] = []
     for number in random.sample(_FREE_PORTS, _TRIES):
@@ -46,7 +47,7 @@ def choose_ports(host: str, base: int) -> Ports:
             free.append(number)
     if len(free) < 3:
         check_port_free(host, 0)  # says what is wrong with the address, if it is that
-        raise BadConfiguration(f"no free ports on {host}; name three in a row that are, with --port")
+        raise BadConfiguration(f"no free ports on {host}; name three in a row that are, with {flag}")
     return Ports(*free)
 
 

@@ -181,7 +181,7 @@ class Run:
         """On the run's folder and the port of the address."""
         folder = self.place.path / "run"
         (folder / "address").unlink(missing_ok=True)
-        options = ["--run", str(folder), "--host", LOOPBACK, "--port", self.address.split("/")[4]]
+        options = ["--run", str(folder), "--listen", f"{LOOPBACK}:{self.address.split('/')[4]}"]
         self.bootstrap = self.place.start(
             *options, log="bootstrap.log", module="bootstrap", before=self.befores.get("bootstrap", ())
         )
@@ -275,7 +275,7 @@ def organize(place: Place, run_toml: str, host: str = LOOPBACK, port: int = 0, b
     made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
     assert made.returncode == 0, made.stderr
     folder = place.path / "run"
-    options = ["--run", str(folder), "--host", host, "--port", str(port or three_free_ports())]
+    options = ["--run", str(folder), "--listen", f"{host}:{port or three_free_ports()}"]
     bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap", before=before)
     until(lambda: (folder / "address").exists(), "the bootstrap node serves")
     return Run(place, (folder / "address").read_text().strip(), bootstrap)

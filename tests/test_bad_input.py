@@ -73,8 +73,8 @@ def test_a_dead_bootstrap_port_is_named_and_tried_again_until_its_owner_gives_up
 
 
 def test_a_port_in_use_is_named(run_folder: Path, busy_port: int) -> None:
-    done = run("bootstrap", "--run", str(run_folder), "--host", "127.0.0.1", "--port", str(busy_port))
-    refused(done, 2, str(busy_port), "--port")
+    done = run("bootstrap", "--run", str(run_folder), "--listen", f"127.0.0.1:{busy_port}")
+    refused(done, 2, str(busy_port), "--listen")
     assert not (run_folder / "address").exists()
 
 
@@ -102,16 +102,17 @@ def test_a_manifest_with_a_bad_signature_is_refused(run_folder: Path, tmp_path: 
     signed = SignedManifest.from_bytes((run_folder / "manifest.spes").read_bytes())
     forged = SignedManifest(signed.manifest.replace(b'"lr":0.003', b'"lr":0.3  '), signed.organizer, signed.signature)
     (tmp_path / "manifest.spes").write_bytes(forged.to_bytes())
-    refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 1, "signature")
+    refused(run("bootstrap", "--run", str(tmp_path), "--listen", "0"), 1, "signature")
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.spes").write_bytes(b"not a manifest")
-    refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 2, str(tmp_path / "manifest.spes"), "damaged")
+    refused(run("bootstrap", "--run", str(tmp_path), "--listen", "0"), 2, str(tmp_path / "manifest.spes"), "damaged")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    refused(run("bootstrap", "--run", str(tmp_path), "--port", "0"), 2, "run create")
+    refused(run("bootstrap", "--run", str(tmp_path / "new"), "--listen", "0"), 2, "run new", "--join")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_corpus_that_is_too_short_is_refused_and_no_folder_is_left(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 async def test_a_scraper_reads_the_status_as_it_is_then() -> None:
     now, port = status(), free_port()
     now.traffic.add(transport="grpc", bytes_sent=5, bytes_received=7)
-    with served(Address("127.0.0.1", port), lambda: now):
+    with served(Address("127.0.0.1", port), lambda: metrics_of(now)):
         first = await read(port)
         now.round += 1
         second = await read(port)
@@ -83,7 +83,7 @@ async def test_device_and_gifts_are_figures_too_where_they_are_known() -> None:
     now.given.tokens = 1000
     del now.rounds[-1].parts[:]
     now.rounds[-1].parts.add(name="train", seconds=4.5)
-    with served(Address("127.0.0.1", port), lambda: now):
+    with served(Address("127.0.0.1", port), lambda: metrics_of(now)):
         values = await read(port)
     assert values["spes_peer_device_memory_bytes", "self"] == 5
     assert values["spes_peer_device_use_ratio", ""] == 0.5
@@ -94,7 +94,7 @@ async def test_device_and_gifts_are_figures_too_where_they_are_known() -> None:
 
 async def test_a_daemon_that_has_just_started_has_figures_too() -> None:
     port = free_port()
-    with served(Address("127.0.0.1", port), Status):
+    with served(Address("127.0.0.1", port), lambda: metrics_of(Status())):
         values = await read(port)
     assert values["spes_peer_round", ""] == 0.0
     assert not [name for name, _ in values if "loss" in name]
@@ -104,7 +104,8 @@ async def test_an_address_that_is_taken_is_refused_by_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         taken = f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"
-        with pytest.raises(BadConfiguration, match=taken), served(Address("127.0.0.1", port), Status):
+        here = Address("127.0.0.1", port)
+        with pytest.raises(BadConfiguration, match=taken), served(here, lambda: metrics_of(Status())):
             pass
 
 
@@ -128,7 +129,7 @@ async def test_a_status_that_takes_too_long_leaves_a_scraper_without_figures(mon
         finally:
             answered.set()
 
-    of_daemon = metrics._OfDaemon(build, asyncio.get_running_loop())
+    of_daemon = metrics._OfNode(lambda: metrics_of(build()), asyncio.get_running_loop())
     assert await asyncio.to_thread(look) == []
     monkeypatch.setattr(metrics, "_LOOK_SECONDS", 30.0)
     assert await asyncio.to_thread(look) != []

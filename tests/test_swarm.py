@@ -165,7 +165,7 @@ def test_a_state_folder_belongs_to_one_run(organized: Run) -> None:
     shutil.rmtree(place.path / "run")
     made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
     assert made.returncode == 0, made.stderr  # a new organizer's key makes it another run
-    options = ["--run", str(place.path / "run"), "--host", "127.0.0.1", "--port", "0"]
+    options = ["--run", str(place.path / "run"), "--listen", "127.0.0.1:0"]
     place.start(*options, log="bootstrap.log", module="bootstrap")
     address = until(
         lambda: (place.path / "run/address").exists() and (place.path / "run/address").read_text().strip(), "it serves"

@@ -41,6 +41,7 @@ from spes_peer.guest.allowance import TODAY_FILE, Today
 from spes_peer.guest.rules import GuestRules, in_words
 from spes_peer.logs import keep_in
 from spes_peer.metrics import Address as MetricsAddress
+from spes_peer.metrics import metrics_of
 from spes_peer.metrics import served as metrics_served
 from spes_peer.node import Node, NodeSettings, usable_name
 from spes_peer.organize import read_manifest
@@ -154,7 +155,8 @@ class Daemon:
                 try:
                     async with contextlib.AsyncExitStack() as stack:
                         if self.settings.metrics is not None:
-                            stack.enter_context(metrics_served(self.settings.metrics, self.board.look))
+                            figures = metrics_served(self.settings.metrics, lambda: metrics_of(self.board.look()))
+                            stack.enter_context(figures)
                         await self._live_or_fail(named, stack)
                 except asyncio.CancelledError:
                     if not self._ending.is_set():

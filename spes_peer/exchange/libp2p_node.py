@@ -159,12 +159,13 @@ class Node:
         await self._send(frames.event(RouteTaken(peer_id=peer_id, is_punched=True)))
 
     async def _tell_relayed_bytes(self, relay: Relay) -> None:
-        told = 0
+        told = told_circuits = 0
         while True:
             await trio.sleep(_RELAYED_SECONDS)
-            if num_bytes := relay.pace.num_bytes - told:
-                told += num_bytes
-                await self._send(frames.event(Relayed(num_bytes=num_bytes)))
+            num_bytes, num_circuits = relay.pace.num_bytes - told, relay.num_circuits
+            if num_bytes or num_circuits != told_circuits:
+                told, told_circuits = told + num_bytes, num_circuits
+                await self._send(frames.event(Relayed(num_bytes=num_bytes, num_circuits=num_circuits)))
 
     async def _send(self, frame: Frame) -> None:
         async with self._sending:

@@ -62,6 +62,11 @@ class Relay(CircuitV2Protocol):
         self.pace = RelayPace(limits.bytes_per_second if limits is not None else 0)
         self._slots = Slots(num_circuits, limits.max_circuits_per_peer if limits is not None else 0)
 
+    @property
+    def num_circuits(self) -> int:
+        """That are open now."""
+        return self._slots.num_taken
+
     async def handle_incoming_connection(self, stream: INetStream, remote_peer_id: bytes) -> None:
         """Works around: the original notes ourselves as the relay of circuits to us."""
         await super().handle_incoming_connection(stream, remote_peer_id)

@@ -62,6 +62,9 @@ class Libp2pNode:
         self._relay_of: dict[str, str] = {}
         """By peer: the relay of the newest stream to it; empty if none carries it, or the next needs none."""
         self._punched: set[str] = set()
+        self.num_circuits = 0
+        """That it carries for others now, and the bytes that it has carried since the start."""
+        self.relayed_bytes = 0
         self._child: Child | None = None
         self._told: tuple[Child | None, UseRelays] = None, UseRelays(relays=request.relays)
         self._supervising: asyncio.Task[None] | None = None
@@ -176,6 +179,7 @@ class Libp2pNode:
         child, self._child = self._child, None
         self._relay_of.clear()
         self._punched.clear()
+        self.num_circuits = 0
         if child is not None:
             await child.stop()
         self._change((), ())
@@ -203,6 +207,7 @@ class Libp2pNode:
             if event.is_punched:
                 self._punched.add(event.peer_id)
         elif isinstance(event, Relayed):
+            self.num_circuits, self.relayed_bytes = event.num_circuits, self.relayed_bytes + event.num_bytes
             self._on_relayed(event.num_bytes)
 
     def _change(self, own: tuple[str, ...], relayed: tuple[str, ...]) -> None:

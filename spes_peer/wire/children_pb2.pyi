@@ -187,10 +187,12 @@ class RouteTaken(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., relay: _Optional[str] = ..., is_punched: bool = ...) -> None: ...
 
 class Relayed(_message.Message):
-    __slots__ = ("num_bytes",)
+    __slots__ = ("num_bytes", "num_circuits")
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CIRCUITS_FIELD_NUMBER: _ClassVar[int]
     num_bytes: int
-    def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
+    num_circuits: int
+    def __init__(self, num_bytes: _Optional[int] = ..., num_circuits: _Optional[int] = ...) -> None: ...
 
 class OpenTrainer(_message.Message):
     __slots__ = ("manifest", "blob_folder", "state_folder", "device", "num_threads", "peer_id", "resident", "checkpointing", "optimizer_bits", "memory_bytes", "memory_part")
