@@ -48,6 +48,16 @@ def summary(training: Sequence[Point], held_out: Sequence[Point]) -> str:
     return " ".join(said)
 
 
+def cut_words(training: Sequence[Point], held_out: Sequence[Point]) -> str:
+    """What is not in the picture; empty if nothing."""
+    points = (*training, *held_out)
+    if not points:
+        return ""
+    high = _frame(SIZES[0], training, held_out).high
+    is_cut = any(point.loss > high for point in points)
+    return f"Losses above {high:g}, of the beginning, are not drawn." if is_cut else ""
+
+
 @dataclass(frozen=True)
 class _Frame:
     """From tokens and losses to places."""
@@ -62,7 +72,7 @@ class _Frame:
 
     def y(self, value: float) -> float:
         height = self.size.height - _TOP - _BOTTOM
-        return _TOP + (self.high - min(max(value, self.low), self.high)) / (self.high - self.low) * height
+        return _TOP + (self.high - value) / (self.high - self.low) * height
 
     @property
     def floor(self) -> float:
@@ -75,9 +85,11 @@ def _drawing(size: Size, training: Sequence[Point], held_out: Sequence[Point]) -
     yield f'<svg class="curve {size.name}" viewBox="0 0 {size.width} {size.height}" role="img" aria-label="{words}">'
     yield from _grid(frame)
     yield from _axis(frame, training, held_out)
+    inside = f'x="{_LEFT - 4}" y="{_TOP - 4}" width="{size.width - _LEFT}" height="{size.height - _TOP - _BOTTOM + 8}"'
+    yield f'<clipPath id="inside-{size.name}"><rect {inside}/></clipPath><g clip-path="url(#inside-{size.name})">'
     for name, points in (("training", training), ("held-out", held_out)):
         yield _curve(frame, name, points)
-    yield "</svg>"
+    yield "</g></svg>"
 
 
 def _frame(size: Size, training: Sequence[Point], held_out: Sequence[Point]) -> _Frame:

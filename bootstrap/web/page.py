@@ -11,7 +11,7 @@ import shlex
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bootstrap.web import chart, words
 from bootstrap.web.view import RunView, Subset, Volunteer
@@ -53,9 +53,11 @@ def render(run: RunView, offers_download: bool = False) -> str:
     last = len(run.rows)
     return _template().render(
         run=run,
+        is_over=run.phase.name == "finished",
         css=Markup(css),  # ours, and named by the policy
         js=Markup(js),
         curves=[Markup(one) for one in chart.drawings(run.training_curve, run.held_out_curve)],
+        cut_words=chart.cut_words(run.training_curve, run.held_out_curve),
         admission=_ADMISSION.get(run.admission, "Ask the organizer whether you can join."),
         join_command=join_command(run),
         export_command=f"spes-peer export {shlex.quote(_address(run))} my-model",
@@ -74,13 +76,19 @@ def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {name: getattr(words, name) for name in ("count", "size", "loss", "share", "duration")}
     environment.filters |= {"moment": words.moment, "iso": words.iso, "several": words.several}
-    environment.filters |= {"experts": experts_of, "doing": doing}
+    environment.filters |= {"experts": experts_of, "doing": doing, "unbroken": unbroken}
     return environment.from_string(_own("page.html"))
 
 
 def join_command(run: RunView) -> str:
     invitation = " --invitation INVITATION" if run.admission == "invitation" else ""
     return f"spes-peer join --bootstrap {shlex.quote(_address(run))}{invitation}"
+
+
+def unbroken(command: str) -> Markup:
+    """A command whose words stay whole where lines end, but for an address, which may be longer than a line."""
+    words = (Markup("<span>{}</span>").format(word) if len(word) < 24 else escape(word) for word in command.split(" "))
+    return Markup(" ").join(words)
 
 
 def _address(run: RunView) -> str:

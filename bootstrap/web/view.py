@@ -96,7 +96,7 @@ class Volunteer:
 
     name: str
     state: str
-    """training | waiting | paused | away"""
+    """training | here | paused | away"""
     tokens: int
     """That records took in."""
     share: float
@@ -350,7 +350,7 @@ def _state(facts: Facts, peer: PeerId) -> str:
             is_expected = peer in facts.head.members and peer not in facts.states
             return "training" if is_expected and not facts.head.is_final else "away"
         case _:
-            return "training" if peer in facts.head.members and not facts.head.is_final else "waiting"
+            return "training" if peer in facts.head.members and not facts.head.is_final else "here"
 
 
 def _subset(facts: Facts, number: int) -> Subset:

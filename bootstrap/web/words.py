@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+_GAP = "\u00a0"  # a number stays beside its unit
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -12,7 +13,7 @@ def count(number: float | None) -> str:
 
 
 def size(num_bytes: float) -> str:
-    return _scaled(num_bytes, _SIZES, " bytes")
+    return _scaled(num_bytes, _SIZES, f"{_GAP}bytes")
 
 
 def _scaled(number: float, scales: tuple[tuple[float, str], ...], unit: str) -> str:
@@ -20,7 +21,7 @@ def _scaled(number: float, scales: tuple[tuple[float, str], ...], unit: str) -> 
         if number >= 0.9995 * scale:
             scaled = number / scale
             digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f} {letter}"
+            return f"{scaled:.{digits}f}{_GAP}{letter}"
     return f"{number:.0f}{unit}"
 
 
@@ -29,7 +30,7 @@ def loss(value: float | None) -> str:
 
 
 def share(part: float) -> str:
-    return "under 0.1 %" if 0 < part < 0.001 else f"{100 * part:.1f} %"
+    return f"<{_GAP}0.1{_GAP}%" if 0 < part < 0.001 else f"{100 * part:.1f}{_GAP}%"
 
 
 def duration(seconds: float | None) -> str:
@@ -37,14 +38,19 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     if seconds < 99.5:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f}{_GAP}s"
     minutes = round(seconds / 60)
     if minutes < 60:
-        return f"{minutes} min"
+        return f"{minutes}{_GAP}min"
     if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+        return _two(minutes // 60, "h", minutes % 60, "min")
     hours = round(minutes / 60)
-    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} days"
+    return _two(hours // 24, "d", hours % 24, "h")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    said = f"{large}{_GAP}{large_unit}"
+    return f"{said}{_GAP}{small}{_GAP}{small_unit}" if small else said
 
 
 def moment(at: float) -> str:
