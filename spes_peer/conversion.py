@@ -1,6 +1,6 @@
-"""`spes-peer export` and `spes-peer import`: a run's model to a Hugging Face folder, and one to a new run.
+"""`spes-peer import`: a new run that begins with a model in a Hugging Face folder.
 
-Parsing and what needs no weights; the weights are moved by processes of their own, which load torch.
+Parsing and what needs no weights; the weights are moved by a process of its own, which loads torch.
 """
 
 import argparse
@@ -11,31 +11,13 @@ from typing import Any
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.model.huggingface import OLMOE, Upcycling, architecture_of, check_same_model, model_of
-from spes_peer.organize import Genesis, create_run, run_file_text, run_module
+from spes_peer.organize import Genesis, create_run, run_file_text
 from spes_peer.run.layout import shared_parameters_of
 from spes_peer.run.manifest import Model, RunFile, SignedManifest, parse_run_file
 from spes_peer.run.presets import PRESETS
 
 _SHARED_BLOCKS = 32  # or so: enough that every peer reduces some
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 12, 1 << 24
-
-
-def add_export_command(commands: Any) -> argparse.ArgumentParser:
-    """`commands` is what `add_subparsers` gave; returns the command's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "export",
-        help="write a run's model as a Hugging Face folder",
-        description="Write the newest whole state in a folder as a model that AutoModelForCausalLM loads.",
-    )
-    parser.add_argument("state", type=Path, metavar="STATE", help="a volunteer's data folder, or a run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    parser.set_defaults(run=_export)
-    return parser
-
-
-def _export(options: argparse.Namespace) -> None:
-    run_module("spes_peer.training.export", str(options.state), str(options.out))
-    print(f"the model is in {options.out}")
 
 
 def add_import_command(commands: Any) -> argparse.ArgumentParser:

@@ -27,8 +27,9 @@ from torch import Tensor
 from spes_peer.blobs import BlobStore
 from spes_peer.cli import run_command
 from spes_peer.cli.parsing import add_log_level
-from spes_peer.conversion import add_export_command, add_import_command, import_run, run_file_for, to_toml
+from spes_peer.conversion import add_import_command, import_run, run_file_for, to_toml
 from spes_peer.errors import BadConfiguration
+from spes_peer.exporting.command import add_export_command
 from spes_peer.model import upcycle
 from spes_peer.model.huggingface import Upcycling, model_of
 from spes_peer.model.upcycle import expert_of

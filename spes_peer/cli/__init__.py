@@ -15,9 +15,10 @@ from spes_peer.cli.local import add_chaos, add_demo
 from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
 from spes_peer.cli.volunteer import add_volunteer_commands
-from spes_peer.conversion import add_export_command, add_import_command
+from spes_peer.conversion import add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
+from spes_peer.exporting.command import add_export_command
 from spes_peer.logs import last_words, log_to_person
 from spes_peer.training.plan_command import add_plan_command
 

@@ -1,15 +1,63 @@
-"""The byte tokenizer as the files that Hugging Face's libraries read: the same ids for the same text.
+"""A run's tokenizer as the files that Hugging Face's libraries read: the same ids for the same text.
 
-Their byte-level BPE without a single merge is just that. It wants a printable letter for each byte, and has the table
-of GPT-2 for it.
+Bytes are a byte-level BPE without a single merge. That wants a printable letter for each byte, and has the table of
+GPT-2 for it.
 """
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from spes_peer.data.tokenizer import END_OF_TEXT
+from spes_peer.errors import BadConfiguration
+from spes_peer.run.manifest import Data
 
 END_OF_TEXT_TOKEN = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """By name, and the id that ends a text."""
+
+    files: dict[str, str]
+    end_of_text: int
+
+
+def tokenizer_files(data: Data, sequence_length: int, read: Callable[[str, str], bytes]) -> TokenizerFiles:
+    """Of a run; `read` gives the bytes of a blob, and takes words for what it is. `BadConfiguration` for a
+    tokenizer.json that is none."""
+    tokenizer: Any = data.tokenizer
+    if tokenizer == "bytes" or tokenizer.kind == "bytes":
+        return TokenizerFiles(byte_tokenizer_files(sequence_length), END_OF_TEXT)
+    content = read(tokenizer.blob, "the tokenizer")
+    try:
+        text = content.decode()
+        token = _token_of(json.loads(text), tokenizer.end_of_text)
+    except (ValueError, RecursionError, TypeError, AttributeError, LookupError):
+        raise BadConfiguration("the run's tokenizer.json cannot be read") from None
+    files = {"tokenizer.json": text, "tokenizer_config.json": _config(token, sequence_length)}
+    return TokenizerFiles(files, tokenizer.end_of_text)
+
+
+def _token_of(tokenizer: dict[str, Any], token_id: int) -> str | None:
+    """How a tokenizer.json writes a token; None where it does not say."""
+    for added in tokenizer.get("added_tokens") or ():
+        if added["id"] == token_id:
+            return str(added["content"])
+    vocabulary = tokenizer["model"].get("vocab")
+    pairs = vocabulary.items() if isinstance(vocabulary, dict) else ()
+    return next((str(token) for token, number in pairs if number == token_id), None)
+
+
+def _config(end_of_text: str | None, sequence_length: int) -> str:
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": end_of_text,
+        "model_max_length": sequence_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    return json.dumps(config, indent=1) + "\n"
 
 
 def byte_tokenizer_files(sequence_length: int) -> dict[str, str]:
@@ -27,13 +75,10 @@ def byte_tokenizer_files(sequence_length: int) -> dict[str, str]:
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": {letter_of(byte): byte for byte in range(256)}, "merges": []},
     }
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": END_OF_TEXT_TOKEN,
-        "model_max_length": sequence_length,
-        "clean_up_tokenization_spaces": False,
+    return {
+        "tokenizer.json": json.dumps(tokenizer, indent=1) + "\n",
+        "tokenizer_config.json": _config(END_OF_TEXT_TOKEN, sequence_length),
     }
-    return {"tokenizer.json": json.dumps(tokenizer, indent=1), "tokenizer_config.json": json.dumps(config, indent=1)}
 
 
 def letter_of(byte: int) -> str:
