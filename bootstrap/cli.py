@@ -37,6 +37,16 @@ class Listen(NamedTuple):
     port: int
 
 
+def web_place(text: str) -> Listen:
+    """HOST:PORT, [IPv6]:PORT or PORT."""
+    if text.isascii() and text.isdecimal() and int(text) < 65536:
+        return Listen("", int(text))
+    with contextlib.suppress(BadConfiguration):
+        endpoint = parse_endpoint(text, lowest_port=0)
+        return Listen(endpoint.host, endpoint.port)
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is no place for a web page; write PORT, HOST:PORT or [IPv6]:PORT")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and exit; a person's error is one line on stderr."""
     raise SystemExit(run_command(_parser(), arguments))
@@ -66,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         " data. Trains nothing, needs no GPU. A run that is not signed yet is signed first.",
         epilog="examples:\n"
         "  spes-peer run new my-run && spes-bootstrap --run my-run\n"
-        "  spes-bootstrap --run my-run --listen 0.0.0.0:4510 --announce run.example.org:4510\n"
+        "  spes-bootstrap --run my-run --listen 0.0.0.0:4510 --announce run.example.org:4510 --web 8080\n"
         "  spes-bootstrap --run second --join ADDRESS       a further node of a run, on another machine\n\n"
         "A further node finds its run again by itself when it is started anew. If it is to coordinate, too, name its\n"
         "peer id when the run is signed: spes-peer run sign FOLDER --bootstrap-node PEER_ID.\n\n"
@@ -98,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST:]PORT",
         help="serve figures of this node to Prometheus, to this machine alone unless a host is given (not served)",
     )
+    parser.add_argument(
+        "--web",
+        type=web_place,
+        metavar="[HOST:]PORT",
+        help="show the run to everybody on a web page, where the node listens unless a host is given (not shown)",
+    )
     add_pace(parser)
     add_relay_limits(parser, OF_BOOTSTRAP)
     add_max_disk(parser)
@@ -127,5 +143,6 @@ def _run(options: argparse.Namespace) -> int:
         max_download=options.max_download,
         max_disk=options.max_disk,
         metrics=options.metrics,
+        web=options.web,
     )
     return asyncio.run(run_bootstrap(settings))

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bootstrap.address import AddressFile
+from bootstrap.address import AddressFile, addresses
 from bootstrap.figures import Parts, figures
 from bootstrap.keeper import Keeper
 from bootstrap.mirror import Mirror
 from bootstrap.opening import Opened, check_openable, open_folder
 from bootstrap.room import refuse_if_too_small
+from bootstrap.web.serving import served as web_served
 from spes_peer.collector import Collector
 from spes_peer.daemon.progress_shown import shown
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, first_in
@@ -63,6 +64,8 @@ class BootstrapSettings:
     """Bytes that the folder takes at most; 0 sets no limit."""
     metrics: MetricsAddress | None = None
     """Where Prometheus may read."""
+    web: tuple[str, int] | None = None
+    """Host and port at which everybody can look at the run; where the node listens without a host."""
 
 
 class _Stopped(Exception):
@@ -81,6 +84,8 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
         ports = choose_ports(host, settings.port, flag="--listen")  # before what may take long
         if settings.metrics is not None:
             check_port_free(*settings.metrics, "choose another with --metrics")
+        if settings.web is not None and settings.web[1]:
+            check_port_free(settings.web[0] or host, settings.web[1], "choose another with --web")
         opened = await _unless(stopped, open_folder(folder, settings.join))
         node = _make_node(opened, settings, host, ports)
         refuse_if_too_small(node, settings.max_disk)
@@ -150,6 +155,10 @@ async def _serve(node: Node, known: KnownNodes, settings: BootstrapSettings, sto
                 parts = Parts(node, follower, keeper, collector)
                 stack.enter_context(metrics_served(settings.metrics, lambda: iter(figures(parts))))
             address.tell()
+            if settings.web is not None:
+                host, port = settings.web[0] or node.settings.host, settings.web[1]
+                page = web_served(follower, host, port, lambda: addresses(node, known), settings.finish_after)
+                await stack.enter_async_context(page)
             for loop in (follower.run(), keeper.run(), _beat(follower), node.upkeep(), collector.run(), mirror.run()):
                 tasks.create_task(loop)
             tasks.create_task(_announce(node, known, address))

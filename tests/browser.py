@@ -67,7 +67,7 @@ class Page:
 
     async def picture(self, path: Path, is_whole: bool = False) -> None:
         answer = await self.do("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 
 
 class Browser:

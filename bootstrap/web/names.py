@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spes_peer.errors import DiskTrouble
 from spes_peer.files import write_whole
 from spes_peer.identity import PeerId
 from spes_peer.run.peers import MAX_NAME_CHARACTERS
@@ -100,7 +99,7 @@ class NameBook:
         content = json.dumps({"version": _VERSION, "names": list(self._names.items())}, ensure_ascii=False)
         try:
             write_whole(self._path, content.encode("utf-8", "replace"), mode=0o600, lasts=False)
-        except DiskTrouble as error:
+        except OSError as error:
             logger.warning("cannot keep the names of volunteers reason=%s", error)
 
     def _read(self) -> dict[PeerId, str]:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 from bootstrap.web.checkpoint import Checkpoint, is_downloadable
 from bootstrap.web.download import Download
@@ -13,6 +14,8 @@ from bootstrap.web.shelf import Shelf
 from bootstrap.web.source import Source
 from spes_peer.data.tokenizer import END_OF_TEXT
 from spes_peer.exchange.addresses import Endpoint
+from spes_peer.following.follower import Follower
+from spes_peer.identity import PeerId
 from spes_peer.node import Node
 from spes_peer.ports import is_wildcard
 
@@ -23,11 +26,19 @@ _NAMES_SECONDS = 10.0  # so often names are looked at, whether or not somebody l
 
 @contextlib.asynccontextmanager
 async def served(
-    node: Node, host: str, port: int, addresses: Callable[[], Sequence[str]], finish_after: int = 0
+    follower: Follower, host: str, port: int, addresses: Callable[[], Sequence[str]], finish_after: int = 0
 ) -> AsyncIterator[Source]:
-    """Serve the page of `node` meanwhile, and say where; what is given takes what coordinators say. `addresses` are
-    those at which volunteers can join. `BadConfiguration` if the place is taken."""
+    """Serve the page of the node that follows meanwhile, and say where; it hears what coordinators say. `addresses` are
+    those at which volunteers can join, `finish_after` is the last round if not 0. `BadConfiguration` if the place is
+    taken."""
+    node, hears = follower.node, follower.on_message
     source = Source(node, addresses, finish_after)
+
+    def hear(sender: PeerId, message: Any) -> None:
+        source.on_message(message)
+        hears(sender, message)
+
+    follower.on_message = hear
     download = _download(node, source)
     site = Site(Shelf(source.facts, time.monotonic, download is not None), download)
     async with site.serving(host, port) as place:
