@@ -42,7 +42,7 @@ from spes_peer.rounds.messages import (
     Vote,
 )
 from spes_peer.rounds.ownership import Past
-from spes_peer.rounds.phases import Outgoing, Rules, Step
+from spes_peer.rounds.phases import Fixed, Outgoing, Step
 from spes_peer.rounds.recertifying import (
     Recertifying,
     begin,
@@ -84,7 +84,7 @@ class Coordinating:
         self._recertifying: Recertifying | None = None
         self._proposed = self._last_proposal()
         self._state = start(
-            Rules(node.layout, finish_after),
+            Fixed(node.layout, finish_after),
             node.chain.head,
             node.peer_id,
             node.now(),

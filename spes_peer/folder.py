@@ -24,6 +24,7 @@ SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
 ORGANIZER_KEY_FILE = "organizer.key"
+INVITATION_FILE = "invitation"
 DAEMON_LOG = "daemon.log"
 KNOWN_NODES_FILE = "known-nodes.json"
 CACHE = "cache"
@@ -33,6 +34,7 @@ _OWN = frozenset(
         *(MANIFEST_FILE, SNAPSHOTS_FILE, INCARNATION_FILE, KEY_FILE, LOCK_FILE, KNOWN_NODES_FILE, CACHE, events.FOLDER),
         *("logs", "tunnels", "blobs", "records", "trainer", "ballots", "p2pd", "proposal", ".writable"),
         *("control.sock", "peer.sock", "dht.key", "dht.json", "paused", "given.json", "traffic-today.json"),
+        *("amendment", INVITATION_FILE),
     }
 )
 """Names of all that a volunteer's daemon and its processes write into its folder; a test looks that it is all."""
@@ -108,6 +110,16 @@ class StateFolder:
     def proposal(self) -> Path:
         """What this node proposed last as coordinator."""
         return self.path / "proposal"
+
+    @property
+    def amendment(self) -> Path:
+        """Of an organizer, until a record carries it."""
+        return self.path / "amendment"
+
+    @property
+    def invitation(self) -> Path:
+        """With which this peer joined."""
+        return self.path / INVITATION_FILE
 
     @property
     def known_nodes(self) -> Path:

@@ -46,7 +46,9 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.lineage import branch_of
 from spes_peer.run.manifest import PROTOCOL_VERSION, SignedManifest
 from spes_peer.run.peers import MAX_NAME_CHARACTERS, PeerEntry, PeerState, Role, Standing
+from spes_peer.run.pending import AmendReply, Pending
 from spes_peer.run.records import CertifiedRecord, SealedRecord, Snapshot
+from spes_peer.run.rules import Rules
 from spes_peer.run.signed import Signed, Signer
 
 logger = logging.getLogger(__name__)
@@ -158,6 +160,7 @@ class Node:
         self._listed_at: dict[PeerId, float] = {}
         """When the DHT last had the entry, by the monotonic clock."""
         self._written_at = 0.0
+        self.amendments = Pending(folder.amendment, self.chain)
         self.on_attend: OnAttend | None = None
         """Set by what coordinates, or would."""
         self.on_chain: list[Callable[[Switch | None], None]] = []
@@ -194,6 +197,11 @@ class Node:
         call."""
         if peer != self.peer_id and self.names(peer):
             self.clock.note(peer, their_time)
+
+    @property
+    def rules(self) -> Rules:
+        """What holds from the newest record on."""
+        return self.amendments.rules
 
     def names(self, peer: PeerId) -> bool:
         """Whether the newest record does."""
@@ -258,6 +266,7 @@ class Node:
             self.take_branch([certified])
 
     def chain_changed(self, switch: Switch | None) -> None:
+        self.amendments.forget_carried()
         for listener in self.on_chain:
             listener(switch)
 
@@ -533,6 +542,9 @@ class Node:
 
     def snapshots(self) -> Sequence[Snapshot]:
         return self.list_snapshots()
+
+    def amend(self, brought: Signed | None) -> AmendReply:
+        return self.amendments.answer(brought)
 
 
 def _moment(entry: PeerEntry) -> tuple[int, float]:

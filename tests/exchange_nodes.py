@@ -20,6 +20,7 @@ from spes_peer.exchange.transfers import Transfers
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import PeerEntry, PeerState, Role
+from spes_peer.run.pending import AmendReply
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed, Signer
 
@@ -109,6 +110,9 @@ class Node:
 
     def records_from(self, round: int) -> Iterable[CertifiedRecord]:
         return self.records[round:]
+
+    def amend(self, brought: Signed | None) -> AmendReply:
+        return AmendReply("no organizer's node", None, None)
 
     def snapshots(self) -> Sequence[Snapshot]:
         return ()

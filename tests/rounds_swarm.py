@@ -36,11 +36,11 @@ from spes_peer.rounds.messages import (
     UpdateReport,
     Verdict,
 )
-from spes_peer.rounds.phases import Rules, Step
+from spes_peer.rounds.phases import Fixed, Step
 from spes_peer.rounds.verdicts import digest_of, fault_in_verdicts, who_tests
 from spes_peer.run.certificates import Checks, check_record, sign_genesis
 from spes_peer.run.layout import Layout
-from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
+from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest, Timing
 from spes_peer.run.norms import Norms
 from spes_peer.run.records import (
     BlockName,
@@ -50,13 +50,14 @@ from spes_peer.run.records import (
     SealedRecord,
     first_record,
 )
+from spes_peer.run.rules import Rules
 from spes_peer.run.signed import Signer
 
 RUN_ID = bytes(range(32))
 ORGANIZER = Identity.from_seed(b"\1" * 32)
 BOOTSTRAP_IDENTITY = Identity.from_seed(b"\2" * 32)
 BOOTSTRAP = BOOTSTRAP_IDENTITY.peer_id
-CHECKS = Checks(RUN_ID, (ORGANIZER.peer_id,))
+CHECKS = Checks(RUN_ID, Rules((ORGANIZER.peer_id,), Timing().round_seconds))
 
 
 def invented(*parts: object) -> BlobName:
@@ -243,7 +244,7 @@ class Swarm:
         self.moments = [self.now]
         self.inbox: deque[tuple[Any, Any]] = deque()
         self.signer = Signer(BOOTSTRAP_IDENTITY, RUN_ID, 1)
-        self.state = coordinator.start(Rules(self.layout, finish_after), self.head, BOOTSTRAP, self.now)
+        self.state = coordinator.start(Fixed(self.layout, finish_after), self.head, BOOTSTRAP, self.now)
         self.members: dict[PeerId, Member] = {}
         for number, wanted in enumerate(subsets, start=10):
             self.join(number, wanted)

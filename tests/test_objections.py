@@ -131,7 +131,7 @@ def test_a_coordinator_that_starts_again_while_experts_are_tested_hears_what_was
     swarm.settle()
     assert isinstance(swarm.state.phase, Reducing)
     assert any(verdict.objects for _, verdict in swarm.state.phase.verdicts.values())
-    swarm.state = coordinator.start(swarm.state.rules, swarm.head, swarm.state.me, swarm.now)
+    swarm.state = coordinator.start(swarm.state.fixed, swarm.head, swarm.state.me, swarm.now)
     for member in swarm.members.values():
         said = [*member.verdicts.values()]
         member.judges = lambda _expert: None  # nobody tests twice
@@ -325,7 +325,7 @@ def test_verdicts_that_are_forged_or_another_rounds_are_refused(disputed: Swarm)
 def test_a_coordinator_that_starts_again_proposes_with_the_same_verdicts(disputed: Swarm) -> None:
     sealed, verdicts = proposed(disputed)
     again = coordinator.start(
-        disputed.state.rules,
+        disputed.state.fixed,
         disputed.head,
         disputed.state.me,
         disputed.now,

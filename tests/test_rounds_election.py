@@ -28,7 +28,7 @@ from spes_peer.rounds.messages import (
     Vote,
     VoteRequest,
 )
-from spes_peer.rounds.phases import Closing, Coordinator, Outgoing, Rules, Step
+from spes_peer.rounds.phases import Closing, Coordinator, Fixed, Outgoing, Step
 from spes_peer.rounds.transitions import first_candidate, seats
 from spes_peer.run.certificates import check_record
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
@@ -224,7 +224,7 @@ class Heir:
         self.others = [member for peer, member in sorted(swarm.members.items()) if peer != owner]
         self.told: list[Outgoing] = []
         self.certified: list[CertifiedRecord] = []
-        self.state = coordinator.start(Rules(swarm.layout), swarm.head, owner, self.now, proposal=proposal)
+        self.state = coordinator.start(Fixed(swarm.layout), swarm.head, owner, self.now, proposal=proposal)
 
     def take(self, step: Step) -> None:
         self.state = step.state
@@ -543,7 +543,7 @@ def proposal_key(proposal: Proposal) -> tuple[int, bytes, frozenset[PeerId]]:
 def test_a_start_of_the_first_candidate_proposes_what_it_proposed_in_term_0(swarm: Swarm) -> None:
     record = made_before(swarm)
     state = coordinator.start(
-        Rules(swarm.layout), swarm.head, BOOTSTRAP, swarm.now, proposal=Proposal(0, record.content)
+        Fixed(swarm.layout), swarm.head, BOOTSTRAP, swarm.now, proposal=Proposal(0, record.content)
     )
     assert coordinator.leads(state, swarm.now)
     step = coordinator.on_connected(state, swarm[0].peer_id, swarm.now)
@@ -552,7 +552,7 @@ def test_a_start_of_the_first_candidate_proposes_what_it_proposed_in_term_0(swar
 
 def test_a_start_behind_a_newer_record_forgets_the_last_proposal(swarm: Swarm) -> None:
     record = made_before(swarm)
-    state = coordinator.start(Rules(swarm.layout), record, BOOTSTRAP, swarm.now, proposal=Proposal(0, record.content))
+    state = coordinator.start(Fixed(swarm.layout), record, BOOTSTRAP, swarm.now, proposal=Proposal(0, record.content))
     assert state.phase.name == "training"
     assert state.head == record
 

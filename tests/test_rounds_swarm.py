@@ -15,7 +15,7 @@ from spes_peer.rounds.messages import (
     ReduceTask,
     UpdateReport,
 )
-from spes_peer.rounds.phases import Closing, Reducing, Rules
+from spes_peer.rounds.phases import Closing, Fixed, Reducing
 from spes_peer.run.certificates import check_record
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import BlockId, Record
@@ -379,7 +379,7 @@ def test_a_coordinator_that_starts_again_takes_up_the_round(swarm: Swarm) -> Non
     hold_back(swarm, 0)
     swarm.until(lambda: swarm.round == 1)
     swarm.settle()
-    swarm.state = coordinator.start(Rules(swarm.layout), swarm.head, BOOTSTRAP, swarm.now)
+    swarm.state = coordinator.start(Fixed(swarm.layout), swarm.head, BOOTSTRAP, swarm.now)
     assert set(swarm.waiting().waiting_for) == set(swarm.members)
     for member in swarm.members.values():
         member.contributes = True

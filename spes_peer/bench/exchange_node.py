@@ -32,6 +32,7 @@ from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity, PeerId, TlsIdentity
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerEntry, PeerState, Role, Standing
+from spes_peer.run.pending import AmendReply
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed, Signer
 from spes_peer.wire import convert
@@ -86,6 +87,9 @@ class Node:
 
     def records_from(self, round: int) -> Iterable[CertifiedRecord]:
         return ()
+
+    def amend(self, brought: Signed | None) -> AmendReply:
+        return AmendReply("no organizer's node", None, None)
 
     def snapshots(self) -> Sequence[Snapshot]:
         return ()

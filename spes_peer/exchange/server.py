@@ -53,11 +53,13 @@ from spes_peer.identity import PeerId, TlsIdentity
 from spes_peer.logs import plain
 from spes_peer.ports import MAX_SOCKET_PATH_BYTES
 from spes_peer.run.peers import Standing
+from spes_peer.run.pending import AmendReply
 from spes_peer.run.records import CertifiedRecord, Snapshot
 from spes_peer.run.signed import Signed
 from spes_peer.wire import convert, peer_pb2, signed_pb2
 from spes_peer.wire.chunks import pack_chunk
 from spes_peer.wire.peer_pb2 import (
+    AmendRequest,
     DialBackReply,
     DialBackRequest,
     FetchReply,
@@ -108,6 +110,9 @@ class Host(Protocol):
 
     def snapshots(self) -> Sequence[Snapshot]:
         """Newest first."""
+
+    def amend(self, brought: Signed | None) -> AmendReply:
+        """Take an amendment of an organizer, whoever brings it; its signature is the host's to check."""
 
     async def attend(self, caller: PeerId, incoming: AsyncIterator[Signed], send: Callable[[Signed], None]) -> None:
         """Talk with a member until `incoming` ends; cancelled when the connection breaks. The messages' signatures
@@ -362,6 +367,10 @@ class _Service:
 
     async def DialBack(self, request: DialBackRequest, line: "_Line") -> DialBackReply:
         return line.counted(await self._dial_back.answer(line.caller, caller_ip(line.context.peer()), request))
+
+    async def Amend(self, request: AmendRequest, line: "_Line") -> Any:
+        brought = convert.from_message(Signed, request.amendment) if request.HasField("amendment") else None
+        return line.counted(convert.to_message(self._host.amend(brought)))
 
     async def Attend(self, request_iterator: AsyncIterator[bytes], line: "_Line") -> None:
         if (older := self._attending.get(line.caller)) is not None:

@@ -25,7 +25,15 @@ from spes_peer.node import Node
 from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
 from spes_peer.rounds.election import Allegiance, owner_of
 from spes_peer.rounds.member import Own
-from spes_peer.rounds.messages import Appeal, CoordinatorBeat, Proposal, RecordSignature, Referral, VoteRequest
+from spes_peer.rounds.messages import (
+    Appeal,
+    CoordinatorBeat,
+    PendingAmendment,
+    Proposal,
+    RecordSignature,
+    Referral,
+    VoteRequest,
+)
 from spes_peer.rounds.set_clock import moved_allegiance
 from spes_peer.run.certificates import stalled_at
 from spes_peer.run.chain import Switch
@@ -71,6 +79,7 @@ class Follower:
         self.attendance.on_lost = self._on_lost
         self.coordinating.on_behind = lambda peer: self._fetch_from(peer)
         node.standing = self._standing
+        node.amendments.on_taken = self._pass_amendment_on
         node.on_chain.append(self._on_chain)
         node.on_time.append(self._on_time)
 
@@ -124,6 +133,16 @@ class Follower:
             self.attendance.look_again()
             self._voter.forget_before(self.node.chain.certified_round)
 
+        self._pass_amendment_on()  # a coordinator that follows another chain now may have dropped it
+
+    def _pass_amendment_on(self) -> None:
+        for message in self._pending_amendment():
+            self.send(message)
+
+    def _pending_amendment(self) -> Iterable[PendingAmendment]:
+        if (waiting := self.node.amendments.waiting) is not None:
+            yield PendingAmendment(waiting)
+
     def _on_time(self, seconds: float) -> None:
         self.allegiance = moved_allegiance(self.allegiance, seconds)
 
@@ -170,6 +189,7 @@ class Follower:
         if term > 0:
             yield Appeal(self.head.round, term)
             yield from self._voter.vote_again(term, self.head)
+        yield from self._pending_amendment()
         yield from self.still_to_say()
 
     def _on_lost(self, why: str) -> None:
@@ -226,7 +246,8 @@ class Follower:
             answer = self._voter.sign_late(proposal, sender, standing.sealed, self._last_certified, past)
         else:
             past = chain.norms_at(self.head.round)
-            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now(), past)
+            known = chain.leases.by_peer.keys()
+            answer = self._voter.sign(proposal, sender, self.head, self.own_facts(), self.node.now(), past, known)
             answer = answer or self._voter.appeal(proposal.term, sender, self.head)
         if answer is not None:
             self.send(answer)

@@ -1,6 +1,7 @@
 """This node's votes and signatures: by the rules and what it knows itself, on disk before they are given."""
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from spes_peer.errors import BadConfiguration, BadMessage, PeerError
@@ -13,9 +14,11 @@ from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.verdicts import fault_in_verdicts
 from spes_peer.run.certificates import stalled_at
+from spes_peer.run.invitations import fault_in_newcomers
 from spes_peer.run.layout import Layout
 from spes_peer.run.norms import Norms
-from spes_peer.run.records import SealedRecord
+from spes_peer.run.records import Record, SealedRecord
+from spes_peer.run.rules import Rules, rules_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +56,17 @@ class Voter:
         return (ballot.vote(), SignedBefore(head.round, ballot.record)) if ballot.record else (ballot.vote(),)
 
     def sign(
-        self, proposal: Proposal, sender: PeerId, head: SealedRecord, own: Own, now: float, past: Norms | None = None
+        self,
+        proposal: Proposal,
+        sender: PeerId,
+        head: SealedRecord,
+        own: Own,
+        now: float,
+        past: Norms | None = None,
+        known: Collection[PeerId] = (),
     ) -> RecordSignature | None:
-        """The signature under the record that `sender` proposes behind `head`; None for a refusal.
+        """The signature under the record that `sender` proposes behind `head`; None for a refusal. `known` have stood
+        in a roster up to there.
 
         One whose proposer lacks the votes for it is signed only when the round has stalled, and only to go on with it.
         """
@@ -74,9 +85,18 @@ class Voter:
         reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours, is_bound)
         if not is_bound:
             reason = reason or fault_in_root(sealed.record, head.record, own, proposal.footings, now)
+            reason = reason or self._fault_in_newcomers(sealed.record, proposal, known, now)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
         return self._signature(sealed, proposal.term, head, reason or unvoted)
+
+    def _fault_in_newcomers(
+        self, record: Record, proposal: Proposal, known: Collection[PeerId], now: float
+    ) -> str | None:
+        """Clocks differ, and a round lasts: what was good when somebody came is good for a lease longer here."""
+        manifest = self._layout.manifest
+        rules, came_at = rules_of(record, Rules.of(manifest)), now - manifest.timing.lease_seconds
+        return fault_in_newcomers(record, known, proposal.proofs, rules, manifest, came_at)
 
     def appeal(self, term: int, sender: PeerId, head: SealedRecord) -> Appeal | None:
         """What to tell who asks in a term that is over for this node, which has voted in a later one: in which term of

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from spes_peer.identity import PeerId
 from spes_peer.rounds.contributions import LARGEST_SPEED
 from spes_peer.rounds.messages import AdmissionRequest
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import Record
 
@@ -30,6 +31,7 @@ class Applicant:
 
     incarnation: int
     subsets: tuple[int, ...]
+    proof: InvitationProof | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ def admit(crowd: Crowd, peer: PeerId, incarnation: int, request: AdmissionReques
     """Hold a sound request for the next record; it takes back a departure."""
     return replace(
         crowd,
-        applicants={**crowd.applicants, peer: Applicant(incarnation, tuple(sorted(request.subsets)))},
+        applicants={
+            **crowd.applicants,
+            peer: Applicant(incarnation, tuple(sorted(request.subsets)), request.proof),
+        },
         departed=crowd.departed - {peer},
         speeds={**crowd.speeds, peer: request.tokens_per_second or crowd.speeds.get(peer, 0.0)},
     )
@@ -119,8 +124,13 @@ def admit(crowd: Crowd, peer: PeerId, incarnation: int, request: AdmissionReques
 
 def depart(crowd: Crowd, peer: PeerId) -> Crowd:
     """Leave `peer` out of the next roster."""
-    applicants = {other: applicant for other, applicant in crowd.applicants.items() if other != peer}
-    return replace(crowd, applicants=applicants, departed=crowd.departed | {peer})
+    return depart_all(crowd, (peer,))
+
+
+def depart_all(crowd: Crowd, peers: Collection[PeerId]) -> Crowd:
+    """Leave all of these out."""
+    applicants = {other: applicant for other, applicant in crowd.applicants.items() if other not in peers}
+    return replace(crowd, applicants=applicants, departed=crowd.departed.union(peers))
 
 
 @dataclass(frozen=True)

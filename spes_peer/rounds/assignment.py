@@ -203,12 +203,16 @@ def bootstraps_of(record: Record) -> tuple[PeerId, ...]:
 
 
 def candidates_after(
-    record: Record, round: int, roster: Sequence[RosterEntry], first: PeerId | None = None
+    record: Record,
+    round: int,
+    roster: Sequence[RosterEntry],
+    first: PeerId | None = None,
+    banned: Collection[PeerId] = (),
 ) -> tuple[PeerId, ...]:
     """Who may coordinate `round`: `first` if it is one of them, then the organizer's bootstrap nodes as record 0 names
     them, then the roster. If `first` is a peer, no bootstrap node was there, and they come last: who looks for another
-    coordinator does not wait for them in vain."""
-    bootstraps = bootstraps_of(record)
+    coordinator does not wait for them in vain. Who is `banned` loses the role, a bootstrap node for good."""
+    bootstraps = tuple(peer for peer in bootstraps_of(record) if peer not in banned)
     peers = rendezvous(f"coordinate {round}", (entry.peer_id for entry in roster if entry.peer_id not in bootstraps))
     candidates = peers + bootstraps if first in peers else bootstraps + peers
     return tuple(sorted(candidates, key=lambda peer: peer != first))

@@ -4,7 +4,7 @@ The daemon or bootstrap node that plays the role feeds it what happens, sends wh
 record on disk before anything else leaves. No message of a peer raises: a bad one is answered with a `Refusal` that
 says why, and changes nothing.
 
-    state = start(Rules(layout), head, me, now=time.time())
+    state = start(Fixed(layout), head, me, now=time.time())
     step = on_message(state, signed, message, now=time.time())   # `message` came from `open_any(signed, …)`
 """
 
@@ -28,6 +28,7 @@ from spes_peer.rounds.messages import (
     Footing,
     Holding,
     MissingOffers,
+    PendingAmendment,
     Proposal,
     RecordSignature,
     Refusal,
@@ -37,21 +38,32 @@ from spes_peer.rounds.messages import (
     Vote,
 )
 from spes_peer.rounds.ownership import Past
-from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Outgoing, Reducing, Rules, Step, Training
+from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Fixed, Outgoing, Reducing, Step, Training
 from spes_peer.rounds.reducing import fault_in_report, missed, reported
-from spes_peer.rounds.transitions import advance, ask_to_sign, begun_to_lead, follow, opened_by, order_again
+from spes_peer.rounds.transitions import (
+    advance,
+    ask_to_sign,
+    begun_to_lead,
+    fault_in_place,
+    fault_in_waiting,
+    follow,
+    opened_by,
+    order_again,
+)
 from spes_peer.rounds.verdicts import fault_in_verdict
 from spes_peer.rounds.waiting import waiting as waiting
 from spes_peer.run.certificates import check_signature, may_sign
 from spes_peer.run.marks import MOST_MARKS
 from spes_peer.run.records import RosterEntry, SealedRecord
+from spes_peer.run.rules import supersedes
 from spes_peer.run.signed import Signed
 
+_BANNED = "an organizer has banned this peer from the run"
 _ROOT_CHARACTERS = 64
 
 
 def start(
-    rules: Rules,
+    fixed: Fixed,
     head: SealedRecord,
     me: PeerId,
     now: float,
@@ -64,7 +76,7 @@ def start(
     have come back yet. `proposal` is what an earlier start of this node proposed last: in one term it makes one.
     """
     links = {entry.peer_id: Link(entry.incarnation, now) for entry in head.record.roster}
-    state = Coordinator(rules, Crowd(links), head, me, opened_by(head.record, now), past=past or Past())
+    state = Coordinator(fixed, Crowd(links), head, me, opened_by(head.record, now), past=past or Past())
     if proposal is None:
         return state
     sealed = SealedRecord.from_bytes(proposal.record)
@@ -76,7 +88,15 @@ def start(
     return replace(
         state,
         mandate=mandate,
-        phase=Closing(now, sealed, proposal.term, now, verdicts=proposal.verdicts, footings=proposal.footings),
+        phase=Closing(
+            now,
+            sealed,
+            proposal.term,
+            now,
+            verdicts=proposal.verdicts,
+            footings=proposal.footings,
+            proofs=proposal.proofs,
+        ),
     )
 
 
@@ -99,12 +119,14 @@ def on_resigned(state: Coordinator, peer: PeerId) -> Coordinator:
 
 def on_time(state: Coordinator, now: float) -> Step:
     """Time has passed: the silent count as gone, deadlines end waits. Call it about every heartbeat."""
-    silent = state.crowd.silent(now, state.rules.manifest.timing.coordinator_timeout_seconds)
+    silent = state.crowd.silent(now, state.fixed.manifest.timing.coordinator_timeout_seconds)
     return advance(replace(state, crowd=state.crowd.without(silent)), now)
 
 
 def on_connected(state: Coordinator, peer: PeerId, now: float) -> Step:
     """A node attends; it is told again what the round wants of it. Which start it is, its first message says."""
+    if peer in state.rules.banned:
+        return _refuse(state, peer, _BANNED)
     link, entry = state.crowd.links.get(peer), state.head.record.entry_of(peer)
     incarnation = link.incarnation if link else entry.incarnation if entry else 0
     state = replace(state, crowd=state.crowd.heard(peer, incarnation, now))
@@ -120,12 +142,14 @@ def on_gone(state: Coordinator, peer: PeerId, now: float) -> Step:
 def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> Step:
     """A member's message: `signed` as it was verified and accepted, `message` what is in it."""
     sender, link = signed.peer_id, state.crowd.links.get(signed.peer_id)
+    if sender in state.rules.banned:
+        return _refuse(state, sender, f"{signed.kind}: {_BANNED}")
     if link is not None and signed.incarnation < link.incarnation:
         return _refuse(state, sender, f"{signed.kind}: it is of an earlier start of yours")
     state = replace(state, crowd=state.crowd.heard(sender, signed.incarnation, now))
     if isinstance(message, Beat) and link is not None and link.incarnation == signed.incarnation:
         return Step(state)  # nothing new: most messages are these
-    taken = _take(state, signed, message)
+    taken = _take(state, signed, message, now)
     if isinstance(taken, str):
         return _refuse(state, sender, taken)
     if isinstance(taken, Coordinator):
@@ -157,13 +181,13 @@ def _reminders(state: Coordinator, peer: PeerId) -> tuple[Outgoing, ...]:
     return reminders
 
 
-def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Step | str:
+def _take(state: Coordinator, signed: Signed, message: Any, now: float) -> Coordinator | Step | str:
     """The state with the message in it, with an answer if there is one, or why it is refused."""
     match message:
         case Beat():
             return state
         case AdmissionRequest():
-            return _take_request(state, signed, message)
+            return _take_request(state, signed, message, now)
         case Departure():
             return replace(state, crowd=depart(state.crowd, signed.peer_id))
         case Contribution():
@@ -182,6 +206,8 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return _take_verdict(state, signed, message)
         case RecordSignature():
             return _take_signature(state, signed, message)
+        case PendingAmendment():
+            return _take_amendment(state, message.amendment)
         case Appeal():
             return take_appeal(state, signed, message)
         case Vote():
@@ -192,10 +218,25 @@ def _take(state: Coordinator, signed: Signed, message: Any) -> Coordinator | Ste
             return f"{signed.kind}: a coordinator takes no such message"
 
 
-def _take_request(state: Coordinator, signed: Signed, request: AdmissionRequest) -> Coordinator | Step | str:
+def _take_amendment(state: Coordinator, amendment: Signed) -> Coordinator | str:
+    """The next record carries it. One that the chain has already is late, not wrong."""
+    if amendment in (state.amendment, state.head.record.amendment):
+        return state
+    if fault := fault_in_waiting(state, amendment, state.head.record):
+        return f"amendment: {fault}"
+    if state.amendment is not None and not supersedes(amendment, state.amendment):
+        return state
+    return replace(state, amendment=amendment)
+
+
+def _take_request(
+    state: Coordinator, signed: Signed, request: AdmissionRequest, now: float
+) -> Coordinator | Step | str:
     if isinstance(state.phase, Finished):
         return f"admission: the run has ended with record {state.head.round}"
-    if fault := fault_in_request(request, state.rules.manifest):
+    if fault := fault_in_request(request, state.fixed.manifest):
+        return f"admission: {fault}"
+    if fault := fault_in_place(state, signed.peer_id, request.proof, now):
         return f"admission: {fault}"
     admitted = replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request))
     until = state.past.marks.barred_until(signed.peer_id, state.head.round)
@@ -218,7 +259,7 @@ def _take_contribution(state: Coordinator, signed: Signed, contribution: Contrib
     entry = _member(state, signed)
     if isinstance(entry, str):
         return f"{prefix}: {entry}"
-    if fault := fault_in_contribution(contribution, entry, state.head.record, state.rules.layout):
+    if fault := fault_in_contribution(contribution, entry, state.head.record, state.fixed.layout):
         return f"{prefix}: {fault}"
     phase, sender = state.phase, signed.peer_id
     if isinstance(phase, Training | Reducing) and phase.contributions.get(sender) == contribution:
@@ -267,7 +308,7 @@ def _take_report(state: Coordinator, signed: Signed, report: UpdateReport) -> Co
     if report.round != state.head.round or not isinstance(phase, Reducing):
         return f"{prefix}: nothing is being averaged in it"
     reduction = phase.reductions.get(report.block)
-    if fault := fault_in_report(report, signed.peer_id, reduction, state.rules.layout):
+    if fault := fault_in_report(report, signed.peer_id, reduction, state.fixed.layout):
         return f"{prefix}: {fault}"
     assert reduction is not None  # fault_in_report has refused it
     if report.inputs != reduction.task.digest:  # what it was given before the block was begun anew
@@ -316,7 +357,7 @@ def _take_verdict(state: Coordinator, signed: Signed, verdict: Verdict) -> Coord
     prefix, phase = f"verdict on expert {verdict.expert} in round {verdict.round}", state.phase
     if verdict.round < state.head.round:
         return state
-    if fault := fault_in_verdict(verdict, signed.peer_id, state.head.record, state.rules.layout):
+    if fault := fault_in_verdict(verdict, signed.peer_id, state.head.record, state.fixed.layout):
         return f"{prefix}: {fault}"
     entry = _member(state, signed)
     if isinstance(entry, str):

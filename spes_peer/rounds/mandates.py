@@ -21,13 +21,13 @@ from spes_peer.run.signed import Signed
 
 def is_stalled(state: Coordinator, now: float) -> bool:
     """Whether the open round has waited for so long that it may go on with an uncertified record."""
-    seconds = state.rules.manifest.timing.stall_timeout_seconds
+    seconds = state.fixed.manifest.timing.stall_timeout_seconds
     return now >= stall_ends_at(state) if state.head.round else now >= state.phase.since_at + seconds
 
 
 def stall_ends_at(state: Coordinator) -> float:
     """Unix seconds; nobody knows how long ago record 0 was made, so it does not count from that."""
-    return stalled_at(state.head.record, state.rules.manifest.timing.stall_timeout_seconds)
+    return stalled_at(state.head.record, state.fixed.manifest.timing.stall_timeout_seconds)
 
 
 def has_votes(state: Coordinator) -> bool:

@@ -17,11 +17,12 @@ from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.contributions import weights
 from spes_peer.rounds.messages import Contribution, ReduceInput, Verdict
-from spes_peer.rounds.proposal import merge_alpha, step_after
+from spes_peer.rounds.proposal import merge_alpha, step_after, untrained_findings
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.norms import Norms, norms_by_peer
 from spes_peer.run.records import RECORD_VERSION, BlockId, DataRange, Record, SealedRecord, Update, tokens_by_peer
+from spes_peer.run.rules import Rules, fault_in_amendment, rules_of
 
 _SECONDS_OFF = 1.0  # rounding of a deadline
 _ROUNDING = 1e-9  # of norms, relative
@@ -71,6 +72,15 @@ class _Case:
     def manifest(self) -> Manifest:
         return self.layout.manifest
 
+    @cached_property
+    def first_rules(self) -> Rules:
+        return Rules.of(self.manifest)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """What holds from the record on; `_amendment` has found that good."""
+        return rules_of(self.record, self.first_rules)
+
 
 def objections(
     proposal: SealedRecord, head: SealedRecord, own: Own, layout: Layout, past: Norms | None = None
@@ -98,16 +108,24 @@ def _place(case: _Case) -> str | None:
     return None
 
 
+def _amendment(case: _Case) -> str | None:
+    return fault_in_amendment(case.record, case.previous, case.first_rules, case.manifest.timing)
+
+
 def _counters(case: _Case) -> str | None:
     record, manifest = case.record, case.manifest
     if record.step != (step := step_after(case.previous, manifest)):
         return f"the step counter is {record.step} and should be {step}"
     if record.step >= manifest.training.total_steps and not record.is_final:
         return f"the run has {manifest.training.total_steps} steps, and the record goes on"
+    if case.rules.finishes(case.previous.round) and not record.is_final:
+        return f"an organizer has ended the run with round {case.rules.finish_after_round}, and the record goes on"
     if record.merge_alpha != (alpha := merge_alpha(case.previous, manifest)):
         return f"merge α is {record.merge_alpha} and should be {alpha}"
-    if abs(record.deadline_at - record.opened_at - manifest.timing.round_seconds) > _SECONDS_OFF:
-        return f"the round does not last {manifest.timing.round_seconds:g} s"
+    if abs(record.deadline_at - record.opened_at - case.rules.round_seconds) > _SECONDS_OFF:
+        return f"the round does not last {case.rules.round_seconds:g} s"
+    if not case.previous.trains and record.state_root != untrained_findings(case.previous).state_root:
+        return "nobody has trained, and the record says on which state root"
     return None
 
 
@@ -116,16 +134,17 @@ def _roster(case: _Case) -> str | None:
     peers = [entry.peer_id for entry in record.roster]
     if peers != sorted(set(peers)):
         return "the roster is not in peer-id order or names a peer twice"
+    is_idle = record.is_final or case.rules.rests(len(peers))
     for entry in record.roster:
         subsets = entry.subsets
         if not subsets or list(subsets) != sorted(set(subsets)):
             return f"the subsets of {entry.peer_id} are none, or not in order, or one is there twice"
         if subsets[0] < 0 or subsets[-1] >= training.num_subsets:
             return f"{entry.peer_id} has a subset that does not exist"
-        if (entry.sequences_per_step == 0) != record.is_final:
+        if (entry.sequences_per_step == 0) != is_idle:
             return f"{entry.peer_id} trains {entry.sequences_per_step} sequences per step"
     shared = sum(entry.sequences_per_step for entry in record.roster)
-    batch = 0 if record.is_final or not peers else max(training.batch_sequences_at(record.step), len(peers))
+    batch = 0 if is_idle or not peers else max(training.batch_sequences_at(record.step), len(peers))
     if shared != batch:
         return f"the members share a batch of {shared} sequences instead of {batch}"
     most = most_shares(case.previous, record.updates, peers, batch)
@@ -141,7 +160,7 @@ def _ranges(case: _Case) -> str | None:
     if (overlapping := _overlap([part for parts in assigned.values() for part in parts])) is not None:
         return f"two members have position {overlapping} of the data"
     per_step = {entry.peer_id: entry.sequences_per_step for entry in record.roster}
-    staying = () if record.is_final else assigned
+    staying = assigned if record.trains else ()
     pool = pool_after(previous, record.updates, case.manifest.model.sequence_length, staying)
     for peer, parts in assigned.items():
         before = previous.entry_of(peer)
@@ -180,10 +199,10 @@ def _is_in(part: DataRange, free: tuple[DataRange, ...]) -> bool:
 
 def _roles(case: _Case) -> str | None:
     record = case.record
-    if record.reducers != assign_reducers(record.round, record.roster, case.layout):
+    if record.reducers != assign_reducers(record.round, record.roster if record.trains else (), case.layout):
         return "the reducers are not those of the rendezvous order"
     if record.candidates != candidates_after(
-        case.previous, record.round, record.roster, next(iter(record.candidates), None)
+        case.previous, record.round, record.roster, next(iter(record.candidates), None), case.rules.banned
     ):
         return "the candidates are not in the order that the first of them leads to"
     return None
@@ -300,6 +319,7 @@ def _are_of(update: Update, inputs: tuple[ReduceInput, ...], most_weight: float)
 
 _RULES: tuple[Callable[[_Case], str | None], ...] = (
     _place,
+    _amendment,
     _counters,
     _roster,
     _updates,

@@ -5,6 +5,7 @@ from typing import Any
 
 from spes_peer.blobs import BlobName, check_name
 from spes_peer.identity import PeerId
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.offers import Offer as Offer
 from spes_peer.run.offers import ReduceInput as ReduceInput
 from spes_peer.run.offers import ReduceTask as ReduceTask
@@ -25,6 +26,12 @@ class AdmissionRequest:
     subsets: tuple[int, ...]
     tokens_per_second: float
     protocol: int
+    proof: InvitationProof | None = None
+
+
+@dataclass(frozen=True)
+class PendingAmendment:
+    amendment: Signed
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class Proposal:
     votes: tuple[Signed, ...] = ()
     verdicts: tuple[Signed, ...] = ()
     footings: tuple[Signed, ...] = ()
+    proofs: tuple[InvitationProof, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,7 @@ FROM_MEMBER = _by_name(
     Appeal,
     Vote,
     SignedBefore,
+    PendingAmendment,
 )
 """Kinds that a coordinator takes."""
 FROM_COORDINATOR = _by_name(CoordinatorBeat, ReduceOrder, UpdateNotice, Proposal, Refusal, VoteRequest, Referral)

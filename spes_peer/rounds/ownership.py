@@ -3,7 +3,8 @@
     sitting members keep, applicants get what they ask for   (`admission.next_seats`)
     → whose experts did harm again and again has no seat for a while
     → a wish to change is granted if it harms no subset
-    → every `rotation_rounds` a co-owner fills a vacant subset, or a trained subset is swapped for an untrained one
+    → every `rotation_rounds` a co-owner fills a vacant subset, or a trained subset is swapped for an untrained one; not
+      behind a round in which nobody trained
 
 The roster is the coordinator's judgement, and members do not check it; but it is a function of what stands in records,
 of who attends and of `now`, so that two coordinators with the same facts come to the same roster. A subset is *vacant*
@@ -65,7 +66,7 @@ def seats_after(record: Record, crowd: Crowd, past: Past, manifest: Manifest, no
         asked = frozenset(crowd.applicants[peer].subsets)
         if is_harmless(peer, asked, places, leased, past.leases.of(peer).is_cooling(now, lease_seconds)):
             places = {**places, peer: asked}
-    if (record.round + 1) % manifest.training.rotation_rounds == 0:
+    if record.trains and (record.round + 1) % manifest.training.rotation_rounds == 0:
         had = {entry.peer_id: frozenset(entry.subsets) for entry in record.roster}
         settled = {peer for peer in places if places[peer] == had.get(peer)}
         vacant = set(range(manifest.training.num_subsets)) - owners_in(places).keys() - leased

@@ -1,10 +1,12 @@
 """The coordinator's state: frozen values, each phase with the data that is valid only in it.
 
     Admitting ──enough applicants──► Closing ──more than half signed──► Training ──► Reducing ──► Closing ──► …
-                                                                                        Closing ──► Finished
+                                                                        Resting ──────────────► Closing ──► …
+                                                                                                Closing ──► Finished
 
 `Closing` is the phase in which a proposed record gathers signatures. A record with an empty roster, from which
-everybody has gone, leads back to `Admitting`.
+everybody has gone, leads back to `Admitting`; one whose members have nothing to train, since the run is paused or they
+are too few, to `Resting`.
 
 Every node that a record names as a candidate keeps this state, and follows the rounds in it; only who `leads` goes on
 from phase to phase (`rounds.election` says who that is).
@@ -12,6 +14,7 @@ from phase to phase (`rounds.election` says who that is).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from spes_peer.blobs import BlobName
@@ -23,14 +26,16 @@ from spes_peer.rounds.messages import Footing, Verdict
 from spes_peer.rounds.ownership import Past
 from spes_peer.rounds.reducing import Reduction
 from spes_peer.run.certificates import electorate
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockId, CertifiedRecord, SealedRecord
+from spes_peer.run.rules import Rules, rules_in, rules_of
 from spes_peer.run.signed import Signed
 
 
 @dataclass(frozen=True)
-class Rules:
+class Fixed:
     """What does not change during a run."""
 
     layout: Layout
@@ -41,6 +46,11 @@ class Rules:
     def manifest(self) -> Manifest:
         return self.layout.manifest
 
+    @cached_property
+    def first_rules(self) -> Rules:
+        """Those with which the run began."""
+        return Rules.of(self.manifest)
+
 
 @dataclass(frozen=True)
 class Admitting:
@@ -48,6 +58,14 @@ class Admitting:
 
     since_at: float
     name: str = "admitting"
+
+
+@dataclass(frozen=True)
+class Resting:
+    """Members have nothing to do; newcomers gather, and organizers may change the rules."""
+
+    since_at: float
+    name: str = "resting"
 
 
 @dataclass(frozen=True)
@@ -102,6 +120,8 @@ class Closing:
     """What members said of experts to whose updates somebody objects."""
     footings: tuple[Signed, ...] = ()
     """Who stood on its state root, where somebody stood on another."""
+    proofs: tuple[InvitationProof, ...] = ()
+    """Of newcomers on its roster."""
     name: str = "closing"
 
 
@@ -113,14 +133,14 @@ class Finished:
     name: str = "finished"
 
 
-Phase = Admitting | Training | Reducing | Closing | Finished
+Phase = Admitting | Resting | Training | Reducing | Closing | Finished
 
 
 @dataclass(frozen=True)
 class Coordinator:
     """Everything a node knows that coordinates, or would."""
 
-    rules: Rules
+    fixed: Fixed
     crowd: Crowd
     head: SealedRecord
     """The newest record that has taken effect; its round is the open one."""
@@ -132,6 +152,18 @@ class Coordinator:
     """The term of another node that this one hears coordinate."""
     past: Past = field(default_factory=Past)
     """What of the records up to `head` counts for the next roster."""
+    amendment: Signed | None = None
+    """Of the rules, for the next record to carry; found good behind `head`."""
+
+    @property
+    def rules(self) -> Rules:
+        """Those of the open round."""
+        return rules_of(self.head.record, self.fixed.first_rules)
+
+    @property
+    def next_rules(self) -> Rules:
+        """Those of the record that this node would propose."""
+        return self.rules if self.amendment is None else rules_in(self.amendment)
 
     @property
     def present(self) -> frozenset[PeerId]:

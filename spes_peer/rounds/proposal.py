@@ -15,11 +15,13 @@ from spes_peer.rounds.contributions import Findings
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import RECORD_VERSION, Record, RosterEntry, SealedRecord, Update, tokens_by_peer
+from spes_peer.run.rules import Rules, rules_in
+from spes_peer.run.signed import Signed
 
 
 def step_after(record: Record, manifest: Manifest) -> int:
-    """Local steps of the run when the round that `record` opened is over; a round without a roster has none."""
-    return record.step + (manifest.training.steps_per_round_at(record.step) if record.roster else 0)
+    """Local steps of the run when the round that `record` opened is over; one in which nobody trains has none."""
+    return record.step + (manifest.training.steps_per_round_at(record.step) if record.trains else 0)
 
 
 def merge_alpha(record: Record, manifest: Manifest) -> float:
@@ -28,7 +30,7 @@ def merge_alpha(record: Record, manifest: Manifest) -> float:
     SPES §1.4: due when t is a multiple of the merge interval and below the length T_w of the warm-up.
     """
     sync, step = manifest.sync, step_after(record, manifest)
-    if not record.roster or step % sync.merge_interval_steps or step >= sync.merge_warmup_steps:
+    if not record.trains or step % sync.merge_interval_steps or step >= sync.merge_warmup_steps:
         return 0.0
     return sync.merge_alpha * (1 - step / sync.merge_warmup_steps)
 
@@ -50,19 +52,25 @@ def next_record(
     first: PeerId | None,
     now: float,
     harmful: Collection[PeerId] = (),
+    amendment: Signed | None = None,
 ) -> Record:
     """Close the round that `head` opened with `updates` (in block order) and open the next for `seats`.
 
     `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
     `first` shall coordinate the next round. `harmful` are those whose experts nearly all testers object to.
+    `amendment` changes the rules with this record; without one it carries on what `head` has.
     """
     manifest, record = layout.manifest, head.record
     training, step = manifest.training, step_after(record, manifest)
-    is_final = step >= training.total_steps or (finish_after is not None and record.round >= finish_after)
+    amendment = amendment or record.amendment
+    rules = Rules.of(manifest) if amendment is None else rules_in(amendment)
+    is_cut_short = finish_after is not None and record.round >= finish_after
+    is_final = step >= training.total_steps or is_cut_short or rules.finishes(record.round)
+    is_idle = is_final or rules.rests(len(seats))
     speed_of = dict(zip((seat.peer_id for seat in seats), speeds, strict=True))
     batch = training.batch_sequences_at(step)
     shares = share_within(speed_of, batch, most_shares(record, updates, speed_of, batch))
-    per_step = {seat.peer_id: 0 if is_final else shares[seat.peer_id] for seat in seats}
+    per_step = {seat.peer_id: 0 if is_idle else shares[seat.peer_id] for seat in seats}
     data, pool = assign_data(record, updates, step, per_step, manifest)
     roster = tuple(
         RosterEntry(seat.peer_id, seat.incarnation, seat.subsets, **vars(data[seat.peer_id])) for seat in seats
@@ -80,12 +88,13 @@ def next_record(
         updates=tuple(updates),
         merge_alpha=merge_alpha(record, manifest),
         roster=roster,
-        reducers=assign_reducers(record.round + 1, roster, layout),
-        candidates=candidates_after(record, record.round + 1, roster, first),
+        reducers=assign_reducers(record.round + 1, () if is_idle else roster, layout),
+        candidates=candidates_after(record, record.round + 1, roster, first, rules.banned),
         next_position=pool.next_position,
         returned=pool.returned,
         opened_at=now,
-        deadline_at=now + manifest.timing.round_seconds,
+        deadline_at=now + rules.round_seconds,
         is_final=is_final,
         harmful=tuple(sorted(harmful)),
+        amendment=amendment,
     )

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from spes_peer.errors import PeerError
 from spes_peer.identity import PeerId
-from spes_peer.rounds.admission import Seat
+from spes_peer.rounds.admission import Crowd, Seat, depart_all
 from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, copied, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
@@ -24,6 +25,7 @@ from spes_peer.rounds.phases import (
     Outgoing,
     Phase,
     Reducing,
+    Resting,
     Step,
     Training,
 )
@@ -49,7 +51,9 @@ from spes_peer.rounds.verdicts import (
     who_tests,
 )
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
+from spes_peer.run.invitations import InvitationProof, fault_in_newcomer
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
+from spes_peer.run.rules import open_amendment, rules_of
 from spes_peer.run.signed import Signed
 
 _LATE_PART = 2 / 3
@@ -81,6 +85,8 @@ def _advance_once(state: Coordinator, now: float) -> Step:
     match state.phase:
         case Admitting():
             return _advance_admitting(state, now)
+        case Resting():
+            return _advance_resting(state, now)
         case Training() as phase:
             return _advance_training(state, phase, now)
         case Reducing() as phase:
@@ -95,33 +101,48 @@ def opened_by(record: Record, now: float) -> Phase:
     """The phase in which a record's round begins."""
     if record.is_final:
         return Finished(now)
-    return Training(now) if record.roster else Admitting(now)
+    if not record.roster:
+        return Admitting(now)
+    return Training(now) if record.trains else Resting(now)
 
 
 def needed_applicants(state: Coordinator) -> int:
-    """The manifest's number opens round 1; later, when all have gone, whoever comes goes on."""
-    return state.rules.manifest.run.min_peers if state.head.round == 0 else 1
+    """The manifest's number opens round 1, or the quorum of an organizer; later, when all have gone, whoever comes goes
+    on, for with too few members a round rests."""
+    first = state.next_rules.quorum or state.fixed.manifest.run.min_peers
+    return first if state.head.round == 0 else 1
 
 
 def _advance_admitting(state: Coordinator, now: float) -> Step:
-    if len(state.crowd.applying()) < needed_applicants(state):
+    if len(admissible(state, now).applying()) < needed_applicants(state):
         return Step(state)
     return _propose(state, (), untrained_findings(state.head.record), now)
 
 
+def _advance_resting(state: Coordinator, now: float) -> Step:
+    """Nothing is lost by ending such a round at any moment: it ends when there is something to do."""
+    rules, record = state.next_rules, state.head.record
+    has_work = state.amendment is not None or not rules.rests(len(seats(state, now)))
+    if not has_work and now < record.deadline_at:
+        return Step(state)
+    if not is_more_than_half(len(state.present), of=len(record.roster)) and not is_stalled(state, now):
+        return Step(state)
+    return _propose(state, (), untrained_findings(record), now)
+
+
 def usable(state: Coordinator, phase: Training) -> Contributions:
-    """Contributions whose makers still attend: nobody could fetch the others' offers."""
-    present = state.present
+    """Contributions whose makers still attend, for nobody could fetch the others' offers; and who are to stay."""
+    present = state.present.difference(state.next_rules.banned)
     return {peer: contribution for peer, contribution in phase.contributions.items() if peer in present}
 
 
 def train_until(state: Coordinator, phase: Training) -> float:
     """Unix seconds until which the round waits for those who attend. Where too few have contributed and this node began
     late to coordinate, others began late to train, and may do so for a whole round."""
-    record, timing = state.head.record, state.rules.manifest.timing
+    record = state.head.record
     if is_more_than_half(len(usable(state, phase)), of=len(record.roster)):
         return record.deadline_at
-    return max(record.deadline_at, max(phase.since_at, state.mandate.asked_at) + timing.round_seconds)
+    return max(record.deadline_at, max(phase.since_at, state.mandate.asked_at) + state.rules.round_seconds)
 
 
 def awaited_members(state: Coordinator, phase: Training) -> frozenset[PeerId]:
@@ -160,7 +181,7 @@ def _begin_reducing(state: Coordinator, training: Training, contributions: Contr
     why |= dict.fromkeys(copied(standing), "its shared parameters are a copy of another's")
     counting = {peer: part for peer, part in standing.items() if peer not in why}
     refusals = tuple(Outgoing(peer, Refusal(f"contribution to round {round}: {why[peer]}")) for peer in sorted(why))
-    reductions = reductions_of(counting, state.rules.layout, round, now, state.past.norms)
+    reductions = reductions_of(counting, state.fixed.layout, round, now, state.past.norms)
     orders = orders_of(round, [one.task for one in reductions.values()])
     phase = Reducing(now, counting, reductions, verdicts=training.verdicts, footings=training.footings)
     only_offers = tuple(one.update for one in reductions.values() if one.update is not None)
@@ -195,12 +216,12 @@ def notice_of(phase: Reducing, round: int, update: Update) -> Outgoing:
 
 def reduce_until(state: Coordinator, phase: Reducing) -> float:
     """Unix seconds at which the reduce ends with what is there."""
-    return phase.since_at + state.rules.manifest.timing.round_grace_seconds
+    return phase.since_at + state.fixed.manifest.timing.round_grace_seconds
 
 
 def patience_seconds(state: Coordinator) -> float:
     """How long a reducer may be silent: half of the grace, so that the rest remains to fetch what others made."""
-    return state.rules.manifest.timing.round_grace_seconds / 2
+    return state.fixed.manifest.timing.round_grace_seconds / 2
 
 
 def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
@@ -220,15 +241,15 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
         and is_listable(update, phase.holders_of(update.blob), present)
     ]
     said = applicable_verdicts(state, phase)
-    testers = who_tests(state.head.record, state.rules.layout)
+    testers = who_tests(state.head.record, state.fixed.layout)
     harmful = {
         expert
         for expert, verdicts in said.items()
         if is_objected((verdict for _, verdict in verdicts.values()), len(testers[expert]))
     }
-    by_id = state.rules.layout.by_id
+    by_id = state.fixed.layout.by_id
     outgoing += _refusals_of_harm(phase, harmful, state)
-    incomplete = testers.keys() - digests_in(listed, state.rules.layout).keys()  # nobody could test those
+    incomplete = testers.keys() - digests_in(listed, state.fixed.layout).keys()  # nobody could test those
     step = _propose(
         state,
         tuple(update for update in listed if by_id[update.block].expert not in harmful | incomplete),
@@ -243,7 +264,7 @@ def _advance_reducing(state: Coordinator, phase: Reducing, now: float) -> Step:
 
 def test_until(state: Coordinator, phase: Reducing) -> float:
     """Unix seconds until which the round waits for verdicts."""
-    return phase.since_at + state.rules.manifest.timing.round_grace_seconds * COORDINATOR_PART
+    return phase.since_at + state.fixed.manifest.timing.round_grace_seconds * COORDINATOR_PART
 
 
 Verdicts = Mapping[int, Mapping[PeerId, tuple[Signed, Verdict]]]
@@ -252,7 +273,7 @@ Verdicts = Mapping[int, Mapping[PeerId, tuple[Signed, Verdict]]]
 
 def applicable_verdicts(state: Coordinator, phase: Reducing) -> Verdicts:
     """What has been said of the updates that each expert has now, or that they were not tested."""
-    layout = state.rules.layout
+    layout = state.fixed.layout
     if not layout.manifest.sync.most_harm:
         return {}
     updates = (one.update for one in phase.reductions.values() if one.update is not None)
@@ -270,7 +291,7 @@ def applicable_verdicts(state: Coordinator, phase: Reducing) -> Verdicts:
 def awaited_verdicts(state: Coordinator, phase: Reducing) -> Iterator[tuple[int, PeerId]]:
     """Experts whose updates are there, and members that have still to say what they do."""
     said, present = applicable_verdicts(state, phase), state.present
-    testers = who_tests(state.head.record, state.rules.layout)
+    testers = who_tests(state.head.record, state.fixed.layout)
     return (
         (expert, peer)
         for expert, verdicts in said.items()
@@ -292,8 +313,8 @@ def _told(said: Verdicts) -> tuple[Signed, ...]:
 
 def _makers_of_harm(phase: Reducing, said: Verdicts, state: Coordinator) -> frozenset[PeerId]:
     """Who alone owns experts of which nearly all that tested them say that they do harm."""
-    by_id, testers = state.rules.layout.by_id, who_tests(state.head.record, state.rules.layout)
-    alone = experts_owned_by_one(state.head.record, state.rules.layout)
+    by_id, testers = state.fixed.layout.by_id, who_tests(state.head.record, state.fixed.layout)
+    alone = experts_owned_by_one(state.head.record, state.fixed.layout)
     marked = {
         expert
         for expert, verdicts in said.items()
@@ -309,7 +330,7 @@ def _makers_of_harm(phase: Reducing, said: Verdicts, state: Coordinator) -> froz
 
 def _refusals_of_harm(phase: Reducing, harmful: Collection[int], state: Coordinator) -> tuple[Outgoing, ...]:
     """To the owners of experts that are left out."""
-    by_id, round = state.rules.layout.by_id, state.head.round
+    by_id, round = state.fixed.layout.by_id, state.head.round
     makers = {
         (part.peer_id, expert)
         for one in phase.reductions.values()
@@ -332,17 +353,17 @@ def _settle_all(state: Coordinator, phase: Reducing, now: float) -> tuple[Reduci
     present, round = state.present, state.head.round
     able = present & phase.contributions.keys()
     known_bad = dropped(phase.reductions.values())
-    is_late = now >= phase.since_at + _LATE_PART * state.rules.manifest.timing.round_grace_seconds
+    is_late = now >= phase.since_at + _LATE_PART * state.fixed.manifest.timing.round_grace_seconds
     outgoing: list[Outgoing] = []
     for block, before in phase.reductions.items():
         if before.is_settled:
             continue
         after = before
         if not (out := to_leave_out(before, present, able, is_late)):
-            after = settle(before, state.rules.layout, round, present, able, now, patience_seconds(state))
+            after = settle(before, state.fixed.layout, round, present, able, now, patience_seconds(state))
             out = to_leave_out(after, present, able, is_late=True) if after.gave_up else frozenset()
         if out:
-            after = begun_anew(after, out, state.rules.layout, round, able, now)
+            after = begun_anew(after, out, state.fixed.layout, round, able, now)
             why = f"contribution to round {round}: nobody could fetch your offer of {block} in time"
             outgoing += [Outgoing(peer, Refusal(why)) for peer in sorted(out)]
         if after == before:
@@ -396,14 +417,21 @@ def _propose(
         findings,
         chosen,
         speeds,
-        state.rules.layout,
-        state.rules.finish_after,
+        state.fixed.layout,
+        state.fixed.finish_after,
         first_candidate(state, chosen),
         now,
         harmful,
+        state.amendment,
     )
     phase = Closing(
-        now, record.seal(), proposed_term(state), now, verdicts=verdicts, footings=witnesses(footings, record)
+        now,
+        record.seal(),
+        proposed_term(state),
+        now,
+        verdicts=verdicts,
+        footings=witnesses(footings, record),
+        proofs=_proofs(state, chosen),
     )
     state = replace(state, phase=phase)
     return Step(state, ask_to_sign(state))
@@ -411,7 +439,33 @@ def _propose(
 
 def seats(state: Coordinator, now: float) -> tuple[Seat, ...]:
     """The next roster."""
-    return seats_after(state.head.record, state.crowd, state.past, state.rules.manifest, now)
+    return seats_after(state.head.record, admissible(state, now), state.past, state.fixed.manifest, now)
+
+
+def admissible(state: Coordinator, now: float) -> Crowd:
+    """The crowd without those whom the next record's rules keep out. An invitation that was good when somebody came
+    with it may end while the round does."""
+    rules, crowd = state.next_rules, state.crowd
+    came_at = now - rules.round_seconds
+    uninvited = {peer for peer, one in crowd.applicants.items() if fault_in_place(state, peer, one.proof, came_at)}
+    return depart_all(crowd, uninvited.union(rules.banned)) if uninvited or rules.banned else crowd
+
+
+def fault_in_place(state: Coordinator, peer: PeerId, proof: InvitationProof | None, now: float) -> str | None:
+    """Why `peer` may have no place in the next roster; None if it may."""
+    rules = state.next_rules
+    if peer in state.past.leases.by_peer and peer not in rules.banned:
+        return None
+    return fault_in_newcomer(peer, proof, rules, state.fixed.manifest, state.head.record.run_id, now)
+
+
+def _proofs(state: Coordinator, seats: Iterable[Seat]) -> tuple[InvitationProof, ...]:
+    """That those have been invited who get a place for the first time, where the run asks for it."""
+    if state.fixed.manifest.admission.mode != "invitation":
+        return ()
+    new = [seat.peer_id for seat in seats if seat.peer_id not in state.past.leases.by_peer]
+    proofs = (state.crowd.applicants[peer].proof for peer in new if peer in state.crowd.applicants)
+    return tuple(proof for proof in proofs if proof is not None)
 
 
 def first_candidate(state: Coordinator, seats: Sequence[Seat]) -> PeerId | None:
@@ -419,7 +473,7 @@ def first_candidate(state: Coordinator, seats: Sequence[Seat]) -> PeerId | None:
     else this node, or when it leaves, another that is there. None if nobody is.
 
     While the chain has an uncertified end, those that can have it certified go first."""
-    bootstraps = bootstraps_of(state.head.record)
+    bootstraps = [peer for peer in bootstraps_of(state.head.record) if peer not in state.next_rules.banned]
     members = [seat.peer_id for seat in seats]
     here = [peer for peer in bootstraps if peer == state.me or peer in state.crowd.links]
     order = [*here, *rendezvous(f"coordinate {state.head.round + 1}", members)]
@@ -433,7 +487,7 @@ def ask_to_sign(state: Coordinator) -> tuple[Outgoing, ...]:
     if not isinstance(phase, Closing):
         return ()
     votes = tuple(state.mandate.votes[peer] for peer in sorted(state.mandate.votes)) if phase.term == state.term else ()
-    proposal = Proposal(phase.term, phase.proposal.content, votes, phase.verdicts, phase.footings)
+    proposal = Proposal(phase.term, phase.proposal.content, votes, phase.verdicts, phase.footings, phase.proofs)
     asked = may_sign(phase.proposal.record, state.head.record)
     return tuple(Outgoing(peer, proposal) for peer in sorted(asked) if peer not in phase.signatures)
 
@@ -446,7 +500,7 @@ def proposed_term(state: Coordinator) -> int:
 def _advance_closing(state: Coordinator, phase: Closing, now: float) -> Step:
     record, previous = phase.proposal.record, state.head.record
     voted = phase.signatures.keys() - phase.carried
-    grace_seconds = state.rules.manifest.timing.round_grace_seconds
+    grace_seconds = state.fixed.manifest.timing.round_grace_seconds
     if not is_certified_by(voted, record, previous) and not _goes_on_uncertified(state, phase, now):
         if now < phase.asked_at + grace_seconds:
             return Step(state)
@@ -488,25 +542,41 @@ def _goes_on_uncertified(state: Coordinator, phase: Closing, now: float) -> bool
     asked = may_sign(phase.proposal.record, state.head.record) & state.crowd.links.keys()
     if has_votes(state) and asked <= phase.signatures.keys():
         return True
-    return now >= phase.since_at + state.rules.manifest.timing.coordinator_timeout_seconds
+    return now >= phase.since_at + state.fixed.manifest.timing.coordinator_timeout_seconds
 
 
 def follow(state: Coordinator, head: SealedRecord, now: float) -> Coordinator:
     """The round that `head` opens begins; whoever made the record."""
+    banned = rules_of(head.record, state.fixed.first_rules).banned
     state = replace(
         state,
         head=head,
         phase=opened_by(head.record, now),
-        crowd=state.crowd.settled(head.record),
+        crowd=state.crowd.settled(head.record).without(banned),
+        amendment=still_to_carry(state, head.record),
         heard_term=None,
-        past=state.past.after(head.record, state.rules.layout),
+        past=state.past.after(head.record, state.fixed.layout),
     )
     return renewed(state)
 
 
+def still_to_carry(state: Coordinator, record: Record) -> Signed | None:
+    """The amendment that waits, if a record behind `record` may carry it."""
+    return state.amendment if state.amendment and not fault_in_waiting(state, state.amendment, record) else None
+
+
+def fault_in_waiting(state: Coordinator, amendment: Signed, record: Record) -> str | None:
+    """Why no record behind `record` may carry this amendment; None if one may."""
+    try:
+        open_amendment(amendment, record, state.fixed.first_rules, state.fixed.manifest.timing)
+    except PeerError as error:
+        return str(error)
+    return None
+
+
 def begun_to_lead(state: Coordinator, now: float) -> Coordinator:
     """Members have to find a new coordinator first: they are waited for as long as it takes to see that one is gone."""
-    timeout_seconds = state.rules.manifest.timing.coordinator_timeout_seconds
+    timeout_seconds = state.fixed.manifest.timing.coordinator_timeout_seconds
     heard_at = now - timeout_seconds * (1 - UNREACHABLE_PART)
     return replace(state, crowd=state.crowd.expecting(state.head.record, heard_at))
 

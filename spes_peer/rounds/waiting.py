@@ -3,9 +3,10 @@
 from spes_peer.identity import PeerId
 from spes_peer.rounds.mandates import leads, stall_ends_at, supporters
 from spes_peer.rounds.messages import CoordinatorBeat
-from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Reducing, Training
+from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Reducing, Resting, Training
 from spes_peer.rounds.reducing import missing_holders, still_working
 from spes_peer.rounds.transitions import (
+    admissible,
     awaited_blocks,
     awaited_members,
     awaited_verdicts,
@@ -38,8 +39,10 @@ def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, st
         return _wait_electing(state)
     match state.phase:
         case Admitting():
-            here, needed = len(state.crowd.applying()), needed_applicants(state)
+            here, needed = len(admissible(state, now).applying()), needed_applicants(state)
             return (), 0.0, f"{here} of the {needed} volunteers that it takes to open round {state.head.round + 1}"
+        case Resting():
+            return _wait_resting(state)
         case Training() as phase:
             return _wait_training(state, phase, now)
         case Reducing() as phase:
@@ -56,6 +59,13 @@ def _wait(state: Coordinator, now: float) -> tuple[tuple[PeerId, ...], float, st
             return unsigned, 0.0, why
         case Finished():
             return (), 0.0, f"the run has ended with record {state.head.round}"
+
+
+def _wait_resting(state: Coordinator) -> tuple[tuple[PeerId, ...], float, str]:
+    rules, record = state.rules, state.head.record
+    if rules.is_paused:
+        return (), 0.0, "the organizer has paused the run"
+    return (), 0.0, f"{len(record.roster)} of the {rules.quorum} members that a round takes"
 
 
 def _wait_training(state: Coordinator, phase: Training, now: float) -> tuple[tuple[PeerId, ...], float, str]:

@@ -2,7 +2,8 @@
 
 A record is certified by more than half of the previous record's roster. Behind an empty roster (record 0's, or one from
 which everybody has gone) there is nobody to outvote a second coordinator, so only the first candidate's record can be
-certified, with more than half of the record's own roster. Record 0 has an organizer's signature.
+certified, with more than half of the record's own roster. Record 0 has an organizer's signature. Who is an organizer
+under a record, the rules of the record before it say.
 
 When more than half of a roster stays away, the rest may go on with an *uncertified* record once the round's deadline
 and the stall time-out have passed. One of the previous roster must have signed it, or, where all of that are gone, a
@@ -10,11 +11,11 @@ bootstrap node and more than half of its own. What such a chain weighs beside ot
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spes_peer.errors import BadMessage, BadSignature
 from spes_peer.identity import Identity, PeerId
-from spes_peer.run.manifest import Manifest
+from spes_peer.run.manifest import Manifest, Timing
 from spes_peer.run.records import (
     RECORD_VERSION,
     CertifiedRecord,
@@ -24,6 +25,7 @@ from spes_peer.run.records import (
     SealedRecord,
     state_root,
 )
+from spes_peer.run.rules import Rules, fault_in_amendment, rules_of
 from spes_peer.run.signed import Signed, Signer
 
 
@@ -32,13 +34,19 @@ class Checks:
     """What a run's manifest says of its records."""
 
     run_id: bytes
-    organizers: tuple[str, ...]
+    rules: Rules
+    """Those with which the run began."""
+    timing: Timing = field(default_factory=Timing)
     sequence_length: int = 1
     """Tokens of one position of the data."""
 
     @classmethod
     def of(cls, manifest: Manifest, run_id: bytes) -> "Checks":
-        return cls(run_id, manifest.organizers, sequence_length=manifest.model.sequence_length)
+        return cls(run_id, Rules.of(manifest), manifest.timing, manifest.model.sequence_length)
+
+    def rules_of(self, record: Record) -> Rules:
+        """What holds from `record` on."""
+        return rules_of(record, self.rules)
 
 
 @dataclass(frozen=True)
@@ -124,13 +132,16 @@ def check_record(certified: CertifiedRecord, previous: SealedRecord | None, chec
     _check_roster(record)
     if previous is None:
         _check_genesis(record)
-        signers = _signatures(certified, sealed, checks.organizers).voted
+        signers = _signatures(certified, sealed, checks.rules.organizers).voted
         if not signers:
             raise BadSignature("record 0 needs the signature of an organizer")
         return Checked(sealed, True, True, signers)
     _check_place(record, previous)
-    signatures = _signatures(certified, sealed, {*may_sign(record, previous.record), *checks.organizers})
-    has_organizer = not signatures.all.isdisjoint(checks.organizers)
+    if fault := fault_in_amendment(record, previous.record, checks.rules, checks.timing):
+        raise BadMessage(fault)
+    organizers = checks.rules_of(previous.record).organizers
+    signatures = _signatures(certified, sealed, {*may_sign(record, previous.record), *organizers})
+    has_organizer = not signatures.all.isdisjoint(organizers)
     if is_certified_by(signatures.voted, record, previous.record):
         return Checked(sealed, True, has_organizer, signatures.all)
     _check_uncertified(record, previous.record, signatures)
@@ -157,8 +168,8 @@ def _check_roster(record: Record) -> None:
 def _check_genesis(record: Record) -> None:
     if record.round != 0:
         raise BadMessage(f"record {record.round} where record 0 belongs")
-    if record.previous_hash or record.roster or record.updates:
-        raise BadMessage("record 0 may have neither a predecessor nor a roster nor updates")
+    if record.previous_hash or record.roster or record.updates or record.amendment is not None:
+        raise BadMessage("record 0 may have neither a predecessor nor a roster nor updates nor an amendment")
     if not record.genesis or record.state_root != state_root(record.genesis):
         raise BadMessage("the state root of record 0 is not that of its genesis blocks")
 

@@ -122,6 +122,8 @@ class Record:
     genesis: tuple[BlockName, ...] = ()
     is_final: bool = False
     harmful: tuple[PeerId, ...] = ()
+    amendment: Signed | None = None
+    """The newest of the rules (`run.rules`); None until there is one."""
 
     def seal(self) -> "SealedRecord":
         return SealedRecord(self, convert.encode(self))
@@ -135,6 +137,11 @@ class Record:
     def members(self) -> frozenset[PeerId]:
         """Who is on the roster."""
         return frozenset(entry.peer_id for entry in self.roster)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether anybody trains in the round that it opens: nobody does in one that rests, nor behind the last."""
+        return any(entry.sequences_per_step for entry in self.roster)
 
     @cached_property
     def _entries(self) -> dict[str, RosterEntry]:

@@ -123,3 +123,19 @@ class DialBackReply(_message.Message):
     failures: _containers.RepeatedScalarFieldContainer[str]
     home_address: str
     def __init__(self, observed: _Optional[str] = ..., failures: _Optional[_Iterable[str]] = ..., home_address: _Optional[str] = ...) -> None: ...
+
+class AmendRequest(_message.Message):
+    __slots__ = ("amendment",)
+    AMENDMENT_FIELD_NUMBER: _ClassVar[int]
+    amendment: _signed_pb2.Signed
+    def __init__(self, amendment: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ...) -> None: ...
+
+class AmendReply(_message.Message):
+    __slots__ = ("why_not", "carried", "pending")
+    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    why_not: str
+    carried: _signed_pb2.Signed
+    pending: _signed_pb2.Signed
+    def __init__(self, why_not: _Optional[str] = ..., carried: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., pending: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ...) -> None: ...

@@ -76,6 +76,11 @@ class PeerStub(object):
                 request_serializer=spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.SerializeToString,
                 response_deserializer=spes__peer_dot_wire_dot_peer__pb2.DialBackReply.FromString,
                 _registered_method=True)
+        self.Amend = channel.unary_unary(
+                '/spes_peer.wire.Peer/Amend',
+                request_serializer=spes__peer_dot_wire_dot_peer__pb2.AmendRequest.SerializeToString,
+                response_deserializer=spes__peer_dot_wire_dot_peer__pb2.AmendReply.FromString,
+                _registered_method=True)
 
 
 class PeerServicer(object):
@@ -137,6 +142,13 @@ class PeerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Amend(self, request, context):
+        """Take this amendment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -179,6 +191,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.DialBack,
                     request_deserializer=spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.FromString,
                     response_serializer=spes__peer_dot_wire_dot_peer__pb2.DialBackReply.SerializeToString,
+            ),
+            'Amend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Amend,
+                    request_deserializer=spes__peer_dot_wire_dot_peer__pb2.AmendRequest.FromString,
+                    response_serializer=spes__peer_dot_wire_dot_peer__pb2.AmendReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -397,6 +414,33 @@ class Peer(object):
             '/spes_peer.wire.Peer/DialBack',
             spes__peer_dot_wire_dot_peer__pb2.DialBackRequest.SerializeToString,
             spes__peer_dot_wire_dot_peer__pb2.DialBackReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Amend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spes_peer.wire.Peer/Amend',
+            spes__peer_dot_wire_dot_peer__pb2.AmendRequest.SerializeToString,
+            spes__peer_dot_wire_dot_peer__pb2.AmendReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,7 +90,7 @@ class BlockName(_message.Message):
     def __init__(self, block: _Optional[str] = ..., blob: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("version", "run_id", "round", "previous_hash", "state_root", "held_out_loss", "train_loss", "tokens", "step", "updates", "merge_alpha", "roster", "reducers", "candidates", "next_position", "returned", "opened_at", "deadline_at", "genesis", "is_final", "harmful")
+    __slots__ = ("version", "run_id", "round", "previous_hash", "state_root", "held_out_loss", "train_loss", "tokens", "step", "updates", "merge_alpha", "roster", "reducers", "candidates", "next_position", "returned", "opened_at", "deadline_at", "genesis", "is_final", "harmful", "amendment")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Record(_message.Message):
     GENESIS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     HARMFUL_FIELD_NUMBER: _ClassVar[int]
+    AMENDMENT_FIELD_NUMBER: _ClassVar[int]
     version: int
     run_id: bytes
     round: int
@@ -133,7 +134,68 @@ class Record(_message.Message):
     genesis: _containers.RepeatedCompositeFieldContainer[BlockName]
     is_final: bool
     harmful: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., state_root: _Optional[str] = ..., held_out_loss: _Optional[float] = ..., train_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., step: _Optional[int] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ..., merge_alpha: _Optional[float] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., reducers: _Optional[_Iterable[_Union[BlockReducers, _Mapping]]] = ..., candidates: _Optional[_Iterable[str]] = ..., next_position: _Optional[int] = ..., returned: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., opened_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., genesis: _Optional[_Iterable[_Union[BlockName, _Mapping]]] = ..., is_final: bool = ..., harmful: _Optional[_Iterable[str]] = ...) -> None: ...
+    amendment: _signed_pb2.Signed
+    def __init__(self, version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., state_root: _Optional[str] = ..., held_out_loss: _Optional[float] = ..., train_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., step: _Optional[int] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ..., merge_alpha: _Optional[float] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., reducers: _Optional[_Iterable[_Union[BlockReducers, _Mapping]]] = ..., candidates: _Optional[_Iterable[str]] = ..., next_position: _Optional[int] = ..., returned: _Optional[_Iterable[_Union[DataRange, _Mapping]]] = ..., opened_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., genesis: _Optional[_Iterable[_Union[BlockName, _Mapping]]] = ..., is_final: bool = ..., harmful: _Optional[_Iterable[str]] = ..., amendment: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ...) -> None: ...
+
+class Rules(_message.Message):
+    __slots__ = ("paused_at", "finish_after_round", "round_seconds", "quorum", "banned", "organizers", "listed", "revoked")
+    PAUSED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    BANNED_FIELD_NUMBER: _ClassVar[int]
+    ORGANIZERS_FIELD_NUMBER: _ClassVar[int]
+    LISTED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    paused_at: float
+    finish_after_round: int
+    round_seconds: float
+    quorum: int
+    banned: _containers.RepeatedScalarFieldContainer[str]
+    organizers: _containers.RepeatedScalarFieldContainer[str]
+    listed: _containers.RepeatedScalarFieldContainer[str]
+    revoked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, paused_at: _Optional[float] = ..., finish_after_round: _Optional[int] = ..., round_seconds: _Optional[float] = ..., quorum: _Optional[int] = ..., banned: _Optional[_Iterable[str]] = ..., organizers: _Optional[_Iterable[str]] = ..., listed: _Optional[_Iterable[str]] = ..., revoked: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Amendment(_message.Message):
+    __slots__ = ("number", "follows", "amended_at", "rules")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    AMENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    follows: bytes
+    amended_at: float
+    rules: Rules
+    def __init__(self, number: _Optional[int] = ..., follows: _Optional[bytes] = ..., amended_at: _Optional[float] = ..., rules: _Optional[_Union[Rules, _Mapping]] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("invitation", "expires_at", "peer_id")
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    invitation: str
+    expires_at: float
+    peer_id: str
+    def __init__(self, invitation: _Optional[str] = ..., expires_at: _Optional[float] = ..., peer_id: _Optional[str] = ...) -> None: ...
+
+class Invitation(_message.Message):
+    __slots__ = ("grant", "seed")
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    grant: _signed_pb2.Signed
+    seed: bytes
+    def __init__(self, grant: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., seed: _Optional[bytes] = ...) -> None: ...
+
+class InvitationProof(_message.Message):
+    __slots__ = ("peer_id", "grant", "signature")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    grant: _signed_pb2.Signed
+    signature: bytes
+    def __init__(self, peer_id: _Optional[str] = ..., grant: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class CertifiedRecord(_message.Message):
     __slots__ = ("record", "term", "signatures")

@@ -22,64 +22,67 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from spes_peer.wire import record_pb2 as spes__peer_dot_wire_dot_record__pb2
 from spes_peer.wire import signed_pb2 as spes__peer_dot_wire_dot_signed__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspes_peer/wire/round.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/signed.proto\"8\n\x04\x42\x65\x61t\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x12\n\nsteps_done\x18\x03 \x01(\r\"P\n\x10\x41\x64missionRequest\x12\x0f\n\x07subsets\x18\x01 \x03(\r\x12\x19\n\x11tokens_per_second\x18\x02 \x01(\x01\x12\x10\n\x08protocol\x18\x03 \x01(\r\"F\n\x05Offer\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\"\xda\x01\n\x0c\x43ontribution\x12\r\n\x05round\x18\x01 \x01(\x04\x12%\n\x06offers\x18\x02 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\r\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x19\n\x11held_out_loss_sum\x18\x07 \x01(\x01\x12\x17\n\x0fheld_out_tokens\x18\x08 \x01(\x04\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\"$\n\x06\x45xcuse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\",\n\x07\x46ooting\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nstate_root\x18\x02 \x01(\t\"l\n\x0bReduceInput\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\x12\x0e\n\x06tokens\x18\x05 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x06 \x01(\x01\"Z\n\nReduceTask\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\x12+\n\x06inputs\x18\x03 \x03(\x0b\x32\x1b.spes_peer.wire.ReduceInput\"G\n\x0bReduceOrder\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x05tasks\x18\x02 \x03(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"p\n\x0cUpdateReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x03(\t\x12\x0e\n\x06inputs\x18\x06 \x01(\x0c\"=\n\rMissingOffers\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0e\n\x06makers\x18\x03 \x03(\t\"_\n\x0cUpdateNotice\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07holders\x18\x05 \x03(\t\"\'\n\x07Holding\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lobs\x18\x02 \x03(\t\"j\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x65xpert\x18\x02 \x01(\r\x12\x0f\n\x07updates\x18\x03 \x01(\x0c\x12\x11\n\tis_tested\x18\x04 \x01(\x08\x12\x0f\n\x07objects\x18\x05 \x01(\x08\x12\x0b\n\x03why\x18\x06 \x01(\t\"\xa3\x01\n\x08Proposal\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12%\n\x05votes\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Signed\x12(\n\x08verdicts\x18\x04 \x03(\x0b\x32\x16.spes_peer.wire.Signed\x12(\n\x08\x66ootings\x18\x05 \x03(\x0b\x32\x16.spes_peer.wire.Signed\"%\n\x06\x41ppeal\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"*\n\x0bVoteRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"d\n\x04Vote\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x15\n\rprevious_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x04 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x05 \x01(\x04\"-\n\x0cSignedBefore\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\'\n\x08Referral\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"r\n\x06\x42\x61llot\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rprevious_hash\x18\x03 \x01(\x0c\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x06 \x01(\x04\"X\n\x0fRecordSignature\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x03 \x01(\x0c\x12\x13\n\x0buncertified\x18\x04 \x01(\x08\"\x1b\n\tDeparture\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\x0f\x43oordinatorBeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08since_at\x18\x04 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x05 \x03(\t\x12\x10\n\x08until_at\x18\x06 \x01(\x01\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0f\n\x07sent_at\x18\x08 \x01(\x01\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspes_peer/wire/round.proto\x12\x0espes_peer.wire\x1a\x1bspes_peer/wire/record.proto\x1a\x1bspes_peer/wire/signed.proto\"8\n\x04\x42\x65\x61t\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x12\n\nsteps_done\x18\x03 \x01(\r\"\x80\x01\n\x10\x41\x64missionRequest\x12\x0f\n\x07subsets\x18\x01 \x03(\r\x12\x19\n\x11tokens_per_second\x18\x02 \x01(\x01\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12.\n\x05proof\x18\x04 \x01(\x0b\x32\x1f.spes_peer.wire.InvitationProof\"=\n\x10PendingAmendment\x12)\n\tamendment\x18\x01 \x01(\x0b\x32\x16.spes_peer.wire.Signed\"F\n\x05Offer\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\"\xda\x01\n\x0c\x43ontribution\x12\r\n\x05round\x18\x01 \x01(\x04\x12%\n\x06offers\x18\x02 \x03(\x0b\x32\x15.spes_peer.wire.Offer\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\r\x12\x12\n\nstate_root\x18\x05 \x01(\t\x12\x12\n\ntrain_loss\x18\x06 \x01(\x01\x12\x19\n\x11held_out_loss_sum\x18\x07 \x01(\x01\x12\x17\n\x0fheld_out_tokens\x18\x08 \x01(\x04\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\"$\n\x06\x45xcuse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\",\n\x07\x46ooting\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x12\n\nstate_root\x18\x02 \x01(\t\"l\n\x0bReduceInput\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62lob\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04norm\x18\x04 \x01(\x01\x12\x0e\n\x06tokens\x18\x05 \x01(\x04\x12\x0c\n\x04\x63lip\x18\x06 \x01(\x01\"Z\n\nReduceTask\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x10\n\x08reducers\x18\x02 \x03(\t\x12+\n\x06inputs\x18\x03 \x03(\x0b\x32\x1b.spes_peer.wire.ReduceInput\"G\n\x0bReduceOrder\x12\r\n\x05round\x18\x01 \x01(\x04\x12)\n\x05tasks\x18\x02 \x03(\x0b\x32\x1a.spes_peer.wire.ReduceTask\"p\n\x0cUpdateReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x03(\t\x12\x0e\n\x06inputs\x18\x06 \x01(\x0c\"=\n\rMissingOffers\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0e\n\x06makers\x18\x03 \x03(\t\"_\n\x0cUpdateNotice\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07holders\x18\x05 \x03(\t\"\'\n\x07Holding\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x62lobs\x18\x02 \x03(\t\"j\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x65xpert\x18\x02 \x01(\r\x12\x0f\n\x07updates\x18\x03 \x01(\x0c\x12\x11\n\tis_tested\x18\x04 \x01(\x08\x12\x0f\n\x07objects\x18\x05 \x01(\x08\x12\x0b\n\x03why\x18\x06 \x01(\t\"\xd4\x01\n\x08Proposal\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12%\n\x05votes\x18\x03 \x03(\x0b\x32\x16.spes_peer.wire.Signed\x12(\n\x08verdicts\x18\x04 \x03(\x0b\x32\x16.spes_peer.wire.Signed\x12(\n\x08\x66ootings\x18\x05 \x03(\x0b\x32\x16.spes_peer.wire.Signed\x12/\n\x06proofs\x18\x06 \x03(\x0b\x32\x1f.spes_peer.wire.InvitationProof\"%\n\x06\x41ppeal\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"*\n\x0bVoteRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"d\n\x04Vote\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x15\n\rprevious_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x04 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x05 \x01(\x04\"-\n\x0cSignedBefore\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\'\n\x08Referral\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"r\n\x06\x42\x61llot\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rprevious_hash\x18\x03 \x01(\x0c\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x12\x13\n\x0bsigned_term\x18\x06 \x01(\x04\"X\n\x0fRecordSignature\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x13\n\x0brecord_hash\x18\x03 \x01(\x0c\x12\x13\n\x0buncertified\x18\x04 \x01(\x08\"\x1b\n\tDeparture\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\x0f\x43oordinatorBeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08since_at\x18\x04 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x05 \x03(\t\x12\x10\n\x08until_at\x18\x06 \x01(\x01\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0f\n\x07sent_at\x18\x08 \x01(\x01\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'spes_peer.wire.round_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BEAT']._serialized_start=75
-  _globals['_BEAT']._serialized_end=131
-  _globals['_ADMISSIONREQUEST']._serialized_start=133
-  _globals['_ADMISSIONREQUEST']._serialized_end=213
-  _globals['_OFFER']._serialized_start=215
-  _globals['_OFFER']._serialized_end=285
-  _globals['_CONTRIBUTION']._serialized_start=288
-  _globals['_CONTRIBUTION']._serialized_end=506
-  _globals['_EXCUSE']._serialized_start=508
-  _globals['_EXCUSE']._serialized_end=544
-  _globals['_FOOTING']._serialized_start=546
-  _globals['_FOOTING']._serialized_end=590
-  _globals['_REDUCEINPUT']._serialized_start=592
-  _globals['_REDUCEINPUT']._serialized_end=700
-  _globals['_REDUCETASK']._serialized_start=702
-  _globals['_REDUCETASK']._serialized_end=792
-  _globals['_REDUCEORDER']._serialized_start=794
-  _globals['_REDUCEORDER']._serialized_end=865
-  _globals['_UPDATEREPORT']._serialized_start=867
-  _globals['_UPDATEREPORT']._serialized_end=979
-  _globals['_MISSINGOFFERS']._serialized_start=981
-  _globals['_MISSINGOFFERS']._serialized_end=1042
-  _globals['_UPDATENOTICE']._serialized_start=1044
-  _globals['_UPDATENOTICE']._serialized_end=1139
-  _globals['_HOLDING']._serialized_start=1141
-  _globals['_HOLDING']._serialized_end=1180
-  _globals['_VERDICT']._serialized_start=1182
-  _globals['_VERDICT']._serialized_end=1288
-  _globals['_PROPOSAL']._serialized_start=1291
-  _globals['_PROPOSAL']._serialized_end=1454
-  _globals['_APPEAL']._serialized_start=1456
-  _globals['_APPEAL']._serialized_end=1493
-  _globals['_VOTEREQUEST']._serialized_start=1495
-  _globals['_VOTEREQUEST']._serialized_end=1537
-  _globals['_VOTE']._serialized_start=1539
-  _globals['_VOTE']._serialized_end=1639
-  _globals['_SIGNEDBEFORE']._serialized_start=1641
-  _globals['_SIGNEDBEFORE']._serialized_end=1686
-  _globals['_REFERRAL']._serialized_start=1688
-  _globals['_REFERRAL']._serialized_end=1727
-  _globals['_BALLOT']._serialized_start=1729
-  _globals['_BALLOT']._serialized_end=1843
-  _globals['_RECORDSIGNATURE']._serialized_start=1845
-  _globals['_RECORDSIGNATURE']._serialized_end=1933
-  _globals['_DEPARTURE']._serialized_start=1935
-  _globals['_DEPARTURE']._serialized_end=1962
-  _globals['_COORDINATORBEAT']._serialized_start=1965
-  _globals['_COORDINATORBEAT']._serialized_end=2113
-  _globals['_REFUSAL']._serialized_start=2115
-  _globals['_REFUSAL']._serialized_end=2137
+  _globals['_BEAT']._serialized_start=104
+  _globals['_BEAT']._serialized_end=160
+  _globals['_ADMISSIONREQUEST']._serialized_start=163
+  _globals['_ADMISSIONREQUEST']._serialized_end=291
+  _globals['_PENDINGAMENDMENT']._serialized_start=293
+  _globals['_PENDINGAMENDMENT']._serialized_end=354
+  _globals['_OFFER']._serialized_start=356
+  _globals['_OFFER']._serialized_end=426
+  _globals['_CONTRIBUTION']._serialized_start=429
+  _globals['_CONTRIBUTION']._serialized_end=647
+  _globals['_EXCUSE']._serialized_start=649
+  _globals['_EXCUSE']._serialized_end=685
+  _globals['_FOOTING']._serialized_start=687
+  _globals['_FOOTING']._serialized_end=731
+  _globals['_REDUCEINPUT']._serialized_start=733
+  _globals['_REDUCEINPUT']._serialized_end=841
+  _globals['_REDUCETASK']._serialized_start=843
+  _globals['_REDUCETASK']._serialized_end=933
+  _globals['_REDUCEORDER']._serialized_start=935
+  _globals['_REDUCEORDER']._serialized_end=1006
+  _globals['_UPDATEREPORT']._serialized_start=1008
+  _globals['_UPDATEREPORT']._serialized_end=1120
+  _globals['_MISSINGOFFERS']._serialized_start=1122
+  _globals['_MISSINGOFFERS']._serialized_end=1183
+  _globals['_UPDATENOTICE']._serialized_start=1185
+  _globals['_UPDATENOTICE']._serialized_end=1280
+  _globals['_HOLDING']._serialized_start=1282
+  _globals['_HOLDING']._serialized_end=1321
+  _globals['_VERDICT']._serialized_start=1323
+  _globals['_VERDICT']._serialized_end=1429
+  _globals['_PROPOSAL']._serialized_start=1432
+  _globals['_PROPOSAL']._serialized_end=1644
+  _globals['_APPEAL']._serialized_start=1646
+  _globals['_APPEAL']._serialized_end=1683
+  _globals['_VOTEREQUEST']._serialized_start=1685
+  _globals['_VOTEREQUEST']._serialized_end=1727
+  _globals['_VOTE']._serialized_start=1729
+  _globals['_VOTE']._serialized_end=1829
+  _globals['_SIGNEDBEFORE']._serialized_start=1831
+  _globals['_SIGNEDBEFORE']._serialized_end=1876
+  _globals['_REFERRAL']._serialized_start=1878
+  _globals['_REFERRAL']._serialized_end=1917
+  _globals['_BALLOT']._serialized_start=1919
+  _globals['_BALLOT']._serialized_end=2033
+  _globals['_RECORDSIGNATURE']._serialized_start=2035
+  _globals['_RECORDSIGNATURE']._serialized_end=2123
+  _globals['_DEPARTURE']._serialized_start=2125
+  _globals['_DEPARTURE']._serialized_end=2152
+  _globals['_COORDINATORBEAT']._serialized_start=2155
+  _globals['_COORDINATORBEAT']._serialized_end=2303
+  _globals['_REFUSAL']._serialized_start=2305
+  _globals['_REFUSAL']._serialized_end=2327
 # @@protoc_insertion_point(module_scope)

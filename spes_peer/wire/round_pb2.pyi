@@ -1,3 +1,4 @@
+from spes_peer.wire import record_pb2 as _record_pb2
 from spes_peer.wire import signed_pb2 as _signed_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -18,14 +19,22 @@ class Beat(_message.Message):
     def __init__(self, round: _Optional[int] = ..., phase: _Optional[str] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class AdmissionRequest(_message.Message):
-    __slots__ = ("subsets", "tokens_per_second", "protocol")
+    __slots__ = ("subsets", "tokens_per_second", "protocol", "proof")
     SUBSETS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     subsets: _containers.RepeatedScalarFieldContainer[int]
     tokens_per_second: float
     protocol: int
-    def __init__(self, subsets: _Optional[_Iterable[int]] = ..., tokens_per_second: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+    proof: _record_pb2.InvitationProof
+    def __init__(self, subsets: _Optional[_Iterable[int]] = ..., tokens_per_second: _Optional[float] = ..., protocol: _Optional[int] = ..., proof: _Optional[_Union[_record_pb2.InvitationProof, _Mapping]] = ...) -> None: ...
+
+class PendingAmendment(_message.Message):
+    __slots__ = ("amendment",)
+    AMENDMENT_FIELD_NUMBER: _ClassVar[int]
+    amendment: _signed_pb2.Signed
+    def __init__(self, amendment: _Optional[_Union[_signed_pb2.Signed, _Mapping]] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("block", "blob", "size_bytes", "norm")
@@ -176,18 +185,20 @@ class Verdict(_message.Message):
     def __init__(self, round: _Optional[int] = ..., expert: _Optional[int] = ..., updates: _Optional[bytes] = ..., is_tested: bool = ..., objects: bool = ..., why: _Optional[str] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("term", "record", "votes", "verdicts", "footings")
+    __slots__ = ("term", "record", "votes", "verdicts", "footings", "proofs")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
     FOOTINGS_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     term: int
     record: bytes
     votes: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
     verdicts: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
     footings: _containers.RepeatedCompositeFieldContainer[_signed_pb2.Signed]
-    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., footings: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ...) -> None: ...
+    proofs: _containers.RepeatedCompositeFieldContainer[_record_pb2.InvitationProof]
+    def __init__(self, term: _Optional[int] = ..., record: _Optional[bytes] = ..., votes: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., verdicts: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., footings: _Optional[_Iterable[_Union[_signed_pb2.Signed, _Mapping]]] = ..., proofs: _Optional[_Iterable[_Union[_record_pb2.InvitationProof, _Mapping]]] = ...) -> None: ...
 
 class Appeal(_message.Message):
     __slots__ = ("round", "term")

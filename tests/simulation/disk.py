@@ -28,6 +28,7 @@ class Disk:
     ballots: dict[bytes, Ballot] = field(default_factory=dict)
     """By the hash of the record that they let another follow."""
     proposal: bytes | None = None
+    amendment: bytes | None = None
     num_starts: int = 0
     roots: list[tuple[bytes, str]] = field(default_factory=list)
     """The hash of each record that was applied, and the state root after it."""
@@ -46,9 +47,25 @@ class File:
         return self.disk.proposal
 
 
-def write_whole(file: File, content: bytes) -> None:
+def write_whole(file: File | AmendmentFile, content: bytes) -> None:
     """In place of `files.write_whole`."""
     file.write(content)
+
+
+@dataclass(frozen=True)
+class AmendmentFile:
+    """The file of the amendment that waits."""
+
+    disk: Disk
+    write: Callable[[bytes | None], None]
+
+    def read_bytes(self) -> bytes:
+        if self.disk.amendment is None:
+            raise FileNotFoundError
+        return self.disk.amendment
+
+    def unlink(self, missing_ok: bool) -> None:
+        self.write(None)
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,12 @@ from spes_peer.rounds.verdicts import MEMBER_PART, digest_of, who_tests
 from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import Claim
+from spes_peer.run.pending import Pending
 from spes_peer.run.records import BlockId, CertifiedRecord, Record, RosterEntry, SealedRecord
 from spes_peer.wire import convert
 
 from .coroutines import Task
-from .disk import Ballots, DiskChain, File, Folder
+from .disk import AmendmentFile, Ballots, DiskChain, File, Folder
 from .network import Action
 from .streams import Attending, Connections
 
@@ -94,6 +95,7 @@ class SimulatedNode(Node):
         self.folder = Folder(  # type: ignore[assignment]
             Ballots(disk.ballots, self._write_ballot, self._on_signed), File(disk, self._write_proposal)
         )
+        self.amendments = Pending(AmendmentFile(disk, self._write_amendment), self.chain)  # type: ignore[arg-type]
         self.connections = Connections(self)  # type: ignore[assignment]
         self.entries = {peer: None for peer in world.machines if peer != machine.peer_id}  # type: ignore[misc]
         self.clock = SwarmClock(machine.clock, lambda: world.events.now)
@@ -221,6 +223,10 @@ class SimulatedNode(Node):
                     "proposes", SealedRecord.from_bytes(convert.decode(Proposal, without_checksum(content)).record)
                 )
             self.machine.reached("kept a proposal")
+
+    def _write_amendment(self, content: bytes | None) -> None:
+        if self.is_current:
+            self.machine.disk.amendment = content
 
     def _on_signed(self, sealed: SealedRecord, signature: Any) -> None:
         kind = "signs, to go on with it," if signature.uncertified else "signs"

@@ -21,7 +21,7 @@ from spes_peer.errors import BadSignature
 from spes_peer.following import follower, records
 from spes_peer.identity import PeerId
 from spes_peer.rounds import member
-from spes_peer.run import lineage, signed
+from spes_peer.run import lineage, pending, signed
 from spes_peer.run.certificates import Checked, Checks, check_record
 from spes_peer.run.leases import Leases
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord
@@ -35,7 +35,7 @@ from .streams import Attending
 if TYPE_CHECKING:
     from .world import World
 
-_OPENED_AGAIN = ("Vote", "RecordSignature", "Verdict")  # kinds that travel inside other messages
+_OPENED_AGAIN = ("Vote", "RecordSignature", "Verdict", "Amendment", "Grant")  # kinds that travel inside other messages
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (records, "convert", _AsTheyAre()),
             (coordinating, "asyncio", loop),
             (coordinating, "write_whole", write_whole),
+            (pending, "write_whole", write_whole),
             (logger, "level", logging.CRITICAL),
         ):
             stack.enter_context(mock.patch.object(target, name, value))
