@@ -30,14 +30,15 @@ def has_json_lines(sample: bytes) -> bool:
     text, or one of JSON. `Unreadable` for one JSON value over many lines."""
     some = [line.strip() for line in sample.split(b"\n")[:_SAMPLE_LINES]]
     some = [line for line in some if line]
+    first = some[0] if some else b""
+    if first == b"[" or first.startswith((b"[{", b"[ {")):
+        raise Unreadable("it is one JSON list; make lines of it: jq -c '.[]' FILE")
     if any(line.startswith(b"{") and _is_object(line) for line in some):
         return True
-    if some and some[0] in (b"{", b"[", b"[{"):
-        raise Unreadable("it is one JSON value over many lines; make lines of it: jq -c '.[]' FILE")
-    if len(some) == 1 and some[0].startswith(b"{") and len(sample) >= _SAMPLE_BYTES:
+    if first == b"{":
+        raise Unreadable("it is one JSON object over many lines; make one of it: jq -c . FILE")
+    if len(some) == 1 and first.startswith(b"{") and len(sample) >= _SAMPLE_BYTES:
         return True  # a line so long that its end is not in the sample
-    if some and some[0].startswith(b'[{"'):
-        raise Unreadable("it is one JSON list; make lines of it: jq -c '.[]' FILE")
     return False
 
 
