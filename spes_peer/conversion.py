@@ -1,9 +1,8 @@
-"""`spes-peer import`: a new run that begins with a model in a Hugging Face folder.
+"""A run that begins with a model in a Hugging Face folder: what of it needs no weights, but only its config.json.
 
-Parsing and what needs no weights; the weights are moved by a process of its own, which loads torch.
+The weights are moved by a process of its own, which loads torch (`training.adopt`).
 """
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -15,53 +14,29 @@ from spes_peer.organize import Genesis, create_run, run_file_text
 from spes_peer.run.layout import shared_parameters_of
 from spes_peer.run.manifest import Model, RunFile, SignedManifest, parse_run_file
 from spes_peer.run.presets import PRESETS
+from spes_peer.run.writing import commented
 
 _SHARED_BLOCKS = 32  # or so: enough that every peer reduces some
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 12, 1 << 24
 
 
-def add_import_command(commands: Any) -> argparse.ArgumentParser:
-    """`commands` is what `add_subparsers` gave; returns the command's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "import",
-        help="make a run that begins with a Hugging Face model",
-        description="Make a run folder whose first weights are those of a Hugging Face folder.",
-        epilog="then: spes-bootstrap --run RUN_FOLDER",
-    )
-    parser.add_argument("model", type=Path, metavar="HF_FOLDER", help="config.json and safetensors of the model")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the run folder to make")
-    parser.add_argument(
-        "--config", type=Path, metavar="RUN.toml", help="your own run file; its [model] must be the checkpoint's"
-    )
-    parser.add_argument(
-        "--corpus", type=Path, metavar="FOLDER", help="text files to train on (Python's standard library)"
-    )
-    parser.add_argument("--upcycle", action="store_true", help="make experts out of a dense Qwen3 model's MLPs")
-    parser.set_defaults(run=_import)
-    return parser
-
-
-def _import(options: argparse.Namespace) -> None:
-    signed = import_run(options.model, options.folder, options.config, options.corpus, options.upcycle)
-    print(f"run {signed.run_id.hex()} in {options.folder}")
-    print("its data are bytes, whatever the tokenizer of the model was")
-    print(f"start its bootstrap node with: spes-bootstrap --run {options.folder}")
-
-
 def import_run(
     model_folder: Path, run_folder: Path, config: Path | None = None, corpus: Path | None = None, upcycle: bool = False
 ) -> SignedManifest:
-    """Make `run_folder`; its run file is `config`, or else made of the checkpoint and a preset of its kind."""
-    their_config = read_config(model_folder)
+    """Make and sign `run_folder` in one go; its run file is `config`, or else made of the checkpoint and a preset of
+    its kind; its data are bytes."""
     if config is None:
-        text = run_file_for(their_config, run_folder.name, upcycle)
+        text = run_file_for(read_config(model_folder), run_folder.name, upcycle)
     else:
         text = run_file_text(None, config)
-        wanted = parse_run_file(text, config.name).model
-        upcycling = Upcycling(wanted.num_experts, wanted.top_k) if upcycle else None
-        check_same_model(wanted, model_of(their_config, wanted.sequence_length, upcycling))
-    arguments = (str(model_folder), *(["--upcycle"] if upcycle else []))
-    return create_run(run_folder, text, corpus, Genesis("spes_peer.training.adopt", arguments))
+        check_fits(parse_run_file(text, config.name).model, model_folder, upcycle)
+    return create_run(run_folder, text, corpus, Genesis.of_model(model_folder, is_dense=upcycle))
+
+
+def check_fits(wanted: Model, model_folder: Path, upcycle: bool) -> None:
+    """`BadConfiguration` unless the checkpoint is of a run's model, or of a dense one that becomes it."""
+    upcycling = Upcycling(wanted.num_experts, wanted.top_k) if upcycle else None
+    check_same_model(wanted, model_of(read_config(model_folder), wanted.sequence_length, upcycling))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -92,19 +67,8 @@ def run_file_for(config: dict[str, Any], name: str, upcycle: bool) -> str:
     # a public state in bf16 would round the weights of a checkpoint that has more digits
     is_bf16 = "bfloat16" in (config.get("dtype"), config.get("torch_dtype"))
     raw["sync"]["expert_dtype"] = "bf16" if is_bf16 else "fp32"
-    heading = f"# Made for a checkpoint; what no checkpoint says is as in the preset {preset}.\n"
-    return heading + to_toml(RunFile.model_validate(raw))
-
-
-def to_toml(run_file: RunFile) -> str:
-    """The text of a run file that is read back as the same."""
-    lines = []
-    for section, values in run_file.model_dump(mode="json").items():
-        lines.append(f"\n[{section}]")
-        lines += [
-            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
-        ]  # JSON's scalars are TOML's
-    return "\n".join(lines) + "\n"
+    heading = f"Made for a checkpoint; what no checkpoint says is as in the preset {preset}."
+    return commented(RunFile.model_validate(raw), heading)
 
 
 def _block_elements(model: Model) -> int:

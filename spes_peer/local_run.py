@@ -1,7 +1,8 @@
 """A run on this machine as real processes, for the commands that make one to look at it or to try it.
 
-Everything here is what a person could type in several terminals: `run create`, `spes-bootstrap`, `join`, `leave`. Each
-node is a process of its own that ends with the one that started it, and writes to a log in the folder of the run.
+Everything here is what a person could type in several terminals: `run new` and `sign`, `spes-bootstrap`, `join`,
+`leave`. Each node is a process of its own that ends with the one that started it, and writes to a log in the folder of
+the run.
 """
 
 import asyncio
@@ -150,11 +151,9 @@ def check_enough_peers(run_toml: str, num_peers: int) -> None:
 async def create_run(folder: Path, run_toml: str, corpus: Path | None = None) -> SignedManifest:
     """Make `folder`/run, in a process, which can be ended at any moment."""
     write_whole(folder / "run.toml", run_toml.encode())
-    options = ["--config", str(folder / "run.toml"), "--log-level", "ERROR"]
-    if corpus is not None:
-        options += ["--corpus", str(corpus)]
+    arguments = [str(folder / "run"), str(folder / "run.toml"), *([str(corpus)] if corpus is not None else [])]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "spes_peer", "run", "create", str(folder / "run"), *options),
+        *(sys.executable, "-m", "spes_peer.organize", *arguments),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -166,7 +165,7 @@ async def create_run(folder: Path, run_toml: str, corpus: Path | None = None) ->
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
-        why = errors.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("spes-peer: ")
+        why = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise BadConfiguration(why) if process.returncode == BadConfiguration.exit_code else ChildFailed(why)
     return read_manifest(folder / "run")
 

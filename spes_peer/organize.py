@@ -1,40 +1,84 @@
-"""The organizer's folder: from a run file and a corpus to a signed manifest, genesis blocks and record 0.
+"""The organizer's folder: from a run file and prepared data to a signed manifest, genesis blocks and record 0.
 
     run.toml            what the organizer wrote
-    manifest.spes       the signed manifest; the run id is the sha256 of the bytes inside
-    organizer.key       signs the manifest and record 0; keep it safe
+    organizer.key       signs the manifest, record 0 and amendments; keep it safe, elsewhere if you like
     identity.key        the bootstrap node's own key
+    data.json, blobs/   what is trained on (`spes-peer data prepare`); the genesis blocks lie among the blobs too
+    manifest.spes       the signed manifest; the run id is the sha256 of the bytes inside. With it the run is fixed
     records/            the chain, at first record 0 alone
-    blobs/              tokenized shards and genesis blocks
 
-A folder is made whole or not at all.
+A folder is unsigned until `manifest.spes` is there, which comes last: signing that was killed is begun again.
 """
 
+import contextlib
 import logging
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from spes_peer.blobs import BlobStore
-from spes_peer.data.corpus import read_text_folder, standard_library
+from spes_peer.data.corpus import Corpus, read_text_folder, standard_library
+from spes_peer.data.index import ShardIndex
 from spes_peer.data.shards import make_shards
-from spes_peer.errors import BadConfiguration, BadMessage, ChildFailed
-from spes_peer.files import making_folder, write_whole
-from spes_peer.folder import MANIFEST_FILE, ORGANIZER_KEY_FILE
+from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed
+from spes_peer.files import UNFINISHED, making_folder, write_whole
+from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE
 from spes_peer.identity import Identity
+from spes_peer.lock import holder_of, locked
 from spes_peer.run.certificates import Checks, sign_genesis
 from spes_peer.run.chain import Chain
-from spes_peer.run.manifest import Manifest, RunFile, SignedManifest, parse_run_file, sign_manifest, validated
+from spes_peer.run.checking import Checked, check_text, trains_bytes
+from spes_peer.run.data import Data
+from spes_peer.run.manifest import (
+    Manifest,
+    Origin,
+    RunFile,
+    SignedManifest,
+    in_words,
+    parse_run_file,
+    sign_manifest,
+    validated,
+)
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import Snapshot, first_record
 from spes_peer.wire import convert
 
+RUN_FILE = "run.toml"
+DATA_FILE = "data.json"
 GENESIS_FILE = "genesis.spes"
 _MODULE_SECONDS = 12 * 3600.0  # tens of gigabytes on a slow disk
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Genesis:
+    """The program that makes the first weights: `python -m module RUN_FOLDER arguments…`."""
+
+    module: str = "spes_peer.training.genesis"
+    arguments: tuple[str, ...] = ()
+    origin: bytes = b""
+    """Id of the run whose state they are, if they are a run's."""
+
+    @classmethod
+    def of_model(cls, folder: Path, is_dense: bool = False) -> "Genesis":
+        """A Hugging Face folder's weights; of a dense model, made into experts."""
+        return cls("spes_peer.training.adopt", (str(folder), *(["--upcycle"] if is_dense else [])))
+
+    @classmethod
+    def of_run(cls, folder: Path) -> "Genesis":
+        """The newest state in the folder of another run, an organizer's or a volunteer's."""
+        return cls("spes_peer.training.carry", (str(folder.absolute()),), read_manifest(folder).run_id)
+
+
+# ---- what lies in a folder ----
 
 
 def run_file_text(preset: str | None, path: Path | None) -> str:
@@ -51,24 +95,20 @@ def run_file_text(preset: str | None, path: Path | None) -> str:
     return PRESETS[preset]
 
 
-@dataclass(frozen=True)
-class Genesis:
-    """The program that makes the first weights: `python -m module RUN_FOLDER arguments…`."""
+def run_file_in(folder: Path) -> str:
+    """The text of an organizer's run file."""
+    if not (folder / RUN_FILE).exists():
+        raise BadConfiguration(f"{folder} holds no {RUN_FILE}; make one with: spes-peer run new {folder}")
+    return run_file_text(None, folder / RUN_FILE)
 
-    module: str = "spes_peer.training.genesis"
-    arguments: tuple[str, ...] = ()
+
+def is_signed(folder: Path) -> bool:
+    return (folder / MANIFEST_FILE).exists()
 
 
-def create_run(
-    folder: Path, run_toml: str, corpus: Path | None = None, genesis: Genesis | None = None, licence: str = ""
-) -> SignedManifest:
-    """Make `folder`; the corpus is the text files in a folder, or else the embedded default; the first weights are
-    drawn from the run's seed, or else what `genesis` makes; `licence` is what volunteers read of the corpus's."""
-    if folder.exists() and any(folder.iterdir()):
-        raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
-    run_file = parse_run_file(run_toml)
-    with making_folder(folder) as building:
-        return _fill(building, run_file, run_toml, corpus, genesis or Genesis(), licence)
+def can_be_signed(folder: Path) -> bool:
+    """Whether all is there that `sign_run` needs without options."""
+    return not is_signed(folder) and all((folder / name).exists() for name in (RUN_FILE, ORGANIZER_KEY_FILE))
 
 
 def read_manifest(folder: Path) -> SignedManifest:
@@ -77,7 +117,11 @@ def read_manifest(folder: Path) -> SignedManifest:
     try:
         signed = SignedManifest.from_bytes(path.read_bytes())
     except FileNotFoundError:
-        raise BadConfiguration(f"{folder} holds no run; make one with: spes-peer run create {folder}") from None
+        if (folder / RUN_FILE).exists():
+            raise BadConfiguration(
+                f"the run in {folder} is not signed yet; do it with: spes-peer run sign {folder}"
+            ) from None
+        raise BadConfiguration(f"{folder} holds no run; make one with: spes-peer run new {folder}") from None
     except OSError as error:
         raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
     except BadMessage as error:
@@ -86,30 +130,175 @@ def read_manifest(folder: Path) -> SignedManifest:
     return signed
 
 
-def _fill(
-    folder: Path, run_file: RunFile, run_toml: str, corpus: Path | None, make_genesis: Genesis, licence: str
+def data_in(folder: Path) -> Data | None:
+    """What `data prepare` has made for the run; None where it has not been there."""
+    path = folder / DATA_FILE
+    try:
+        return Data.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        why = in_words(Data, error)[0]
+        raise BadConfiguration(f"{path} is damaged ({why}); make it again: spes-peer data prepare {folder}") from None
+
+
+# ---- making and signing ----
+
+
+def new_run(folder: Path, run_toml: str) -> Identity:
+    """Make `folder`, whole or not at all: run file and keys. The organizer's key."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
+    with making_folder(folder) as building:
+        return _begin(building, run_toml)
+
+
+def sign_run(
+    folder: Path,
+    genesis: Genesis | None = None,
+    licence: str = "",
+    key: Path | None = None,
+    is_held: bool = False,
 ) -> SignedManifest:
-    organizer = Identity.load_or_create(folder / ORGANIZER_KEY_FILE)
-    bootstrap = Identity.load_or_create(folder / "identity.key")
-    documents = standard_library(run_file.run.seed) if corpus is None else read_text_folder(corpus, run_file.run.seed)
-    logger.info("tokenizing the corpus documents=%d", len(documents))
-    data = make_shards(documents, BlobStore(folder / "blobs"), run_file.model).model_dump()
-    data["licence"] = licence or documents.licence
-    manifest = validated(
-        Manifest,
-        {**run_file.model_dump(), "data": data, "organizers": (organizer.peer_id,)},
-        "run.toml",
-    )
-    signed = sign_manifest(manifest, organizer)
-    write_whole(folder / "run.toml", run_toml.encode())
+    """Fix the run in `folder` for ever: genesis blocks, manifest, record 0. The first weights are drawn from the run's
+    seed, or else what `genesis` makes; `licence` stands in place of the one in data.json; `key` is the organizer's,
+    where it is not in the folder. Nobody else may be at work on the folder, and the caller alone if `is_held`.
+
+    `BadConfiguration` for a run that is signed already, or whose file is not as it must be."""
+    text = run_file_in(folder)
+    if is_signed(folder):
+        raise BadConfiguration(
+            f"{folder} is signed already, and stays as it is; a changed run is a new one: spes-peer run new, then"
+            f" spes-peer run sign FOLDER --from {folder}"
+        )
+    organizer = _key(folder, key)
+    with contextlib.nullcontext() if is_held else _held(folder):
+        refuse_unless_sound(check_text(text, data_in(folder)), folder)
+        run_file = parse_run_file(text)
+        data = data_in(folder) or _embedded(folder, run_file)
+        if isinstance(data, Data):
+            refuse_unless_sound(check_text(text, data), folder)
+        return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence)
+
+
+def create_run(
+    folder: Path, run_toml: str, corpus: Path | None = None, genesis: Genesis | None = None, licence: str = ""
+) -> SignedManifest:
+    """Make and sign `folder` in one go, for programs: the corpus is the text files in a folder, or else the embedded
+    default, as bytes, gone through as often as it takes."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
+    run_file = parse_run_file(run_toml)
+    with making_folder(folder) as building:
+        organizer = _begin(building, run_toml)
+        seed = run_file.run.seed
+        documents = standard_library(seed) if corpus is None else read_text_folder(corpus, seed)
+        data = _tokenized(building, run_file, documents)
+        return _sign(building, run_file, data, organizer, genesis or Genesis(), licence)
+
+
+def refuse_unless_sound(checked: Checked, folder: Path) -> None:
+    """`BadConfiguration` for a run that is not to be signed."""
+    if errors := checked.errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise BadConfiguration(f"{RUN_FILE}: {errors[0]}{more}; all of it: spes-peer run check {folder}")
+
+
+def _begin(folder: Path, run_toml: str) -> Identity:
+    write_whole(folder / RUN_FILE, run_toml.encode())
+    Identity.load_or_create(folder / KEY_FILE)
+    return Identity.load_or_create(folder / ORGANIZER_KEY_FILE)
+
+
+def _key(folder: Path, path: Path | None) -> Identity:
+    path = path or folder / ORGANIZER_KEY_FILE
+    if (organizer := Identity.load(path)) is None:
+        raise BadConfiguration(f"the organizer's key is not in {path}; name the file that holds it with --key")
+    return organizer
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Nobody else signs it, and no node runs on it."""
+    if pid := holder_of(folder):
+        raise BadConfiguration(f"another program is at work on {folder} (pid {pid}); wait for it, or end it")
+    with locked(folder):
+        yield
+
+
+def _embedded(folder: Path, run_file: RunFile) -> Data:
+    if not trains_bytes(run_file):
+        raise BadConfiguration(
+            f"{folder} has no data yet, and a vocabulary of {run_file.model.vocab_rows} rows wants a tokenizer's; make"
+            f" it first: spes-peer data prepare {folder} TEXTS --tokenizer tokenizer.json"
+        )
+    return _tokenized(folder, run_file, standard_library(run_file.run.seed))
+
+
+def _tokenized(folder: Path, run_file: RunFile, documents: Corpus) -> Data:
+    logger.info("tokenizing as bytes: %s documents=%d", documents.source, len(documents))
+    data = make_shards(documents, BlobStore(folder / "blobs"), run_file.model)
+    write_whole(folder / DATA_FILE, data.model_dump_json(indent=1).encode())
+    return data
+
+
+def _sign(
+    folder: Path, run_file: RunFile, data: Data, organizer: Identity, make: Genesis, licence: str
+) -> SignedManifest:
+    if isinstance(data, Data):
+        _refuse_missing_blobs(folder, data)
+    bootstrap = Identity.load_or_create(folder / KEY_FILE)
+    data = data.model_copy(update={"licence": licence}) if licence else data
+    keys = dict.fromkeys((organizer.peer_id, *run_file.run.organizers))
+    raw = {**run_file.model_dump(), "data": data.model_dump(), "organizers": tuple(keys)}
+    with _building(folder) as building:
+        draft = sign_manifest(validated(Manifest, raw, RUN_FILE), organizer)
+        write_whole(building / MANIFEST_FILE, draft.to_bytes())
+        logger.info("making the first weights")
+        run_module(make.module, str(building), *make.arguments)
+        genesis = convert.decode(Snapshot, (building / GENESIS_FILE).read_bytes())
+        if make.origin:
+            raw["origin"] = Origin(run_id=make.origin.hex(), round=genesis.round).model_dump()
+        manifest = validated(Manifest, raw, RUN_FILE)
+        signed = sign_manifest(manifest, organizer)
+        record = first_record(signed.run_id, genesis.blocks, (bootstrap.peer_id,), time.time())
+        Chain(building, Checks.of(manifest, signed.run_id)).append(sign_genesis(record, organizer, signed.run_id))
+        shutil.rmtree(folder / "records", ignore_errors=True)  # of signing that was killed: no manifest names them
+        (building / "records").rename(folder / "records")
     write_whole(folder / MANIFEST_FILE, signed.to_bytes())
-    logger.info("making the first weights run=%s", signed.run_id.hex()[:12])
-    run_module(make_genesis.module, str(folder), *make_genesis.arguments)
-    genesis = convert.decode(Snapshot, (folder / GENESIS_FILE).read_bytes())
-    (folder / GENESIS_FILE).unlink()  # record 0 says the same from here on
-    record = first_record(signed.run_id, genesis.blocks, (bootstrap.peer_id,), time.time())
-    Chain(folder, Checks.of(manifest, signed.run_id)).append(sign_genesis(record, organizer, signed.run_id))
     return signed
+
+
+@contextlib.contextmanager
+def _building(folder: Path) -> Iterator[Path]:
+    """A folder inside `folder` with the same blobs; what a kill has left of another goes."""
+    for left in folder.glob(f".signing.*{UNFINISHED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    (folder / "blobs").mkdir(mode=0o700, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".signing.", suffix=UNFINISHED, dir=folder))
+    try:
+        (building / "blobs").symlink_to((folder / "blobs").absolute(), target_is_directory=True)
+        yield building
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _refuse_missing_blobs(folder: Path, data: Data) -> None:
+    blobs = BlobStore(folder / "blobs")
+    try:
+        shards = ShardIndex.read(data, blobs).shards()
+    except (BlobMissing, BadMessage) as error:
+        raise BadConfiguration(f"the data in {folder} is not whole: {error}; {_PREPARE} {folder}") from None
+    wanted = [data.held_out.blob, *(shard.blob for shard in shards)]
+    wanted += [data.tokenizer.blob] if data.tokenizer.blob else []
+    if missing := sum(not blobs.has(name) for name in wanted):
+        raise BadConfiguration(f"the data in {folder} is not whole: {missing} of {len(wanted)} blobs are missing;"
+                               f" {_PREPARE} {folder}")  # fmt: skip
+
+
+_PREPARE = "make it again: spes-peer data prepare"
 
 
 def run_module(module: str, *arguments: str) -> None:
@@ -123,3 +312,21 @@ def run_module(module: str, *arguments: str) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"{module} ended with code {done.returncode}"]
         raise BadConfiguration(lines[-1]) if done.returncode == BadConfiguration.exit_code else ChildFailed(lines[-1])
+
+
+def _main(arguments: Sequence[str]) -> None:
+    """`python -m spes_peer.organize FOLDER RUN.toml [CORPUS]`: `create_run` in a process that can be ended."""
+    from spes_peer.errors import SpesError, UserError
+
+    folder, run_toml, *rest = map(Path, arguments)
+    try:
+        create_run(folder, run_file_text(None, run_toml), rest[0] if rest else None)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except (SpesError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -20,7 +20,7 @@ import pytest
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity, PeerId
-from spes_peer.organize import read_manifest, run_file_text
+from spes_peer.organize import create_run, read_manifest, run_file_text
 from spes_peer.ports import choose_ports
 from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
@@ -271,10 +271,8 @@ class Run:
 
 def organize(place: Place, run_toml: str, host: str = LOOPBACK, port: int = 0, before: Sequence[str] = ()) -> Run:
     """Make a run, and start its bootstrap node."""
-    (place.path / "run.toml").write_text(run_toml)
-    made = place.run("run", "create", str(place.path / "run"), "--config", str(place.path / "run.toml"))
-    assert made.returncode == 0, made.stderr
     folder = place.path / "run"
+    create_run(folder, run_toml)
     options = ["--run", str(folder), "--listen", f"{host}:{port or three_free_ports()}"]
     bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap", before=before)
     until(lambda: (folder / "address").exists(), "the bootstrap node serves")

@@ -81,20 +81,20 @@ def test_a_port_in_use_is_named(run_folder: Path, busy_port: int) -> None:
 def test_an_unknown_key_of_a_run_file_is_named_with_the_nearest_valid_one(tmp_path: Path) -> None:
     run_toml = tmp_path / "run.toml"
     run_toml.write_text(run_file_text("demo", None).replace("top_k = 2", "top_k = 2\nexpert_hiden = 3"))
-    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--config", str(run_toml))
+    done = run("spes_peer", "run", "new", str(tmp_path / "run"), "--config", str(run_toml))
     refused(done, 2, "expert_hiden", "expert_hidden")
     assert list(tmp_path.iterdir()) == [run_toml]
 
 
 def test_a_misspelt_key_is_named_and_not_the_right_one_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(run_file_text("demo", None).replace("top_k =", "topk ="))
-    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--config", str(tmp_path / "run.toml"))
+    done = run("spes_peer", "run", "new", str(tmp_path / "run"), "--config", str(tmp_path / "run.toml"))
     refused(done, 2, "model.topk", "top_k")
 
 
 def test_a_run_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.toml")
-    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--config", missing)
+    done = run("spes_peer", "run", "new", str(tmp_path / "run"), "--config", missing)
     refused(done, 2, f"cannot read {missing}: No such file")
 
 
@@ -119,14 +119,15 @@ def test_a_corpus_that_is_too_short_is_refused_and_no_folder_is_left(tmp_path: P
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "one.txt").write_text("too short")
-    done = run("spes_peer", "run", "create", str(tmp_path / "run"), "--corpus", str(corpus))
+    (tmp_path / "run.toml").write_text(run_file_text("demo", None))
+    done = run("spes_peer.organize", str(tmp_path / "run"), str(tmp_path / "run.toml"), str(corpus))
     refused(done, 2, "too short")
-    assert list(tmp_path.iterdir()) == [corpus]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_folder_in_use_is_not_overwritten(run_folder: Path) -> None:
     before = (run_folder / "manifest.spes").read_bytes()
-    refused(run("spes_peer", "run", "create", str(run_folder)), 2, "not empty")
+    refused(run("spes_peer", "run", "new", str(run_folder)), 2, "not empty")
     assert (run_folder / "manifest.spes").read_bytes() == before
 
 

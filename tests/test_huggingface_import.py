@@ -1,7 +1,7 @@
 """A Hugging Face model as the beginning of a run: no weight lost, nothing taken that does not fit, MLPs to experts."""
 
-import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,15 @@ from huggingface_runs import (
 from torch import Tensor
 
 from spes_peer.blobs import BlobStore
-from spes_peer.cli import run_command
-from spes_peer.cli.parsing import add_log_level
-from spes_peer.conversion import add_import_command, import_run, run_file_for, to_toml
+from spes_peer.cli import main
+from spes_peer.conversion import import_run, run_file_for
 from spes_peer.errors import BadConfiguration
-from spes_peer.exporting.command import add_export_command
 from spes_peer.model import upcycle
 from spes_peer.model.huggingface import Upcycling, model_of
 from spes_peer.model.upcycle import expert_of
 from spes_peer.run.manifest import RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
+from spes_peer.run.writing import commented
 from spes_peer.training.adopt import Checkpoint, adopt, upcycled_groups
 from spes_peer.training.export import StoredState, export
 
@@ -233,7 +232,7 @@ def test_configs_of_older_versions_are_read() -> None:
 def test_a_run_file_is_read_back_from_its_text(preset: str) -> None:
     run_file = parse_run_file(PRESETS[preset])
     named = run_file.model_copy(update={"run": run_file.run.model_copy(update={"name": 'ψ "1"\\🙂'})})
-    assert parse_run_file(to_toml(named)) == named
+    assert parse_run_file(commented(named, "")) == named
 
 
 def test_the_papers_dense_model_becomes_its_9b() -> None:
@@ -260,41 +259,46 @@ def test_a_run_file_of_another_model_is_refused_by_the_key(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
-def command(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="spes-peer")
-    commands = parser.add_subparsers(required=True)
-    for add in (add_export_command, add_import_command):
-        add_log_level(add(commands))
-    return run_command(parser, arguments)
-
-
 @pytest.mark.slow
 def test_the_commands_bring_a_model_in_and_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "text" / f"{name}.txt").write_text(f"some text of {name}. " * 2000)
     theirs = saved(tmp_path / "theirs", "olmoe")
-    folders = [str(tmp_path / name) for name in ("theirs", "run", "out")]
-    assert command("import", *folders[:2], "--corpus", str(tmp_path / "text")) == 0
-    assert command("export", *folders[1:]) == 0
+    model, folder, out = (str(tmp_path / name) for name in ("theirs", "run", "out"))
+    assert command("run", "new", folder, "--model", model) == 0
+    assert f"spes-peer run sign {folder} --import {model}" in capfd.readouterr().out
+    shorten(tmp_path / "run" / "run.toml")
+    assert command("run", "sign", folder, "--import", model) == 0
+    assert command("export", folder, out) == 0
     ours = tensors_in(tmp_path / "out")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     printed = capfd.readouterr()
     assert "storing expert 4 of 4" in printed.err
-    assert "wrote model.safetensors" in printed.err
-    assert f"the model is in {folders[2]}" in printed.out
+    assert f"the model is in {out}" in printed.out
+
+
+def shorten(path: Path) -> None:
+    """A schedule for the embedded text."""
+    for key, value in (("total_steps", 100), ("warmup_steps", 10), ("batch_sequences", 8), ("snapshot_rounds", 1)):
+        path.write_text(re.sub(rf"^(# )?{key} = .*$", f"{key} = {value}", path.read_text(), flags=re.MULTILINE))
 
 
 @pytest.mark.slow
 def test_wrong_folders_end_the_commands_with_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    nowhere, out = str(tmp_path / "nowhere"), str(tmp_path / "out")
+    nowhere, out, theirs = (str(tmp_path / name) for name in ("nowhere", "out", "theirs"))
     assert command("export", nowhere, out) == 2
     assert capfd.readouterr().err == (f"spes-peer: {nowhere} is neither a volunteer's data folder nor a run folder\n")
-    assert command("import", nowhere, out) == 2
+    assert command("run", "new", out, "--model", nowhere) == 2
     assert capfd.readouterr().err == f"spes-peer: {nowhere} is no Hugging Face folder: it has no config.json\n"
     saved(tmp_path / "theirs", "olmoe")
+    assert command("run", "new", out, "--model", theirs) == 0
+    shorten(tmp_path / "out" / "run.toml")
     (tmp_path / "theirs" / "model.safetensors").write_bytes(b"\0" * 100)
     capfd.readouterr()
-    assert command("import", str(tmp_path / "theirs"), out) == 2
+    assert command("run", "sign", out, "--import", theirs) == 2
     assert "cannot read" in capfd.readouterr().err.splitlines()[-1]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["theirs"]
+    assert not (tmp_path / "out" / "manifest.spes").exists()
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)

@@ -1,15 +1,11 @@
 """The run files that come with the program: the paper's models to the parameter, and its hyperparameters."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from spes_peer.blobs import BlobStore
-from spes_peer.data.corpus import standard_library
-from spes_peer.data.shards import make_shards
-from spes_peer.identity import Identity
 from spes_peer.model.decoder import Decoder
+from spes_peer.run.checking import check_text, trains_bytes
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest, RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
@@ -94,16 +90,14 @@ def test_the_stand_in_says_that_it_is_one_and_is_as_large_as_the_papers(manifest
     assert (layout.manifest.model.num_experts, layout.manifest.training.num_subsets) == (16, 16)
 
 
-@pytest.mark.parametrize("preset", LARGE)
-def test_bytes_are_made_into_shards_of_every_preset_and_the_file_says_that_they_are_bytes(
-    preset: str, tmp_path: Path
-) -> None:
-    run_file = run_file_of(preset)
-    data = make_shards(standard_library(1, 200_000), BlobStore(tmp_path), run_file.model)
-    organizer = Identity.from_seed(b"1" * 32).peer_id
-    raw = {**run_file.model_dump(), "data": data.model_dump(), "organizers": [organizer]}
-    assert Manifest.model_validate(raw).num_sequences > 10
-    assert "made of bytes" in PRESETS[preset]
+@pytest.mark.parametrize("preset", PRESETS)
+def test_nothing_is_wrong_with_a_preset(preset: str) -> None:
+    assert check_text(PRESETS[preset], None).findings == ()
+
+
+def test_the_demo_alone_trains_bytes_and_the_others_say_what_to_prepare() -> None:
+    assert [name for name in PRESETS if trains_bytes(run_file_of(name))] == ["demo"]
+    assert all("spes-peer data prepare --tokenizer" in PRESETS[name] for name in LARGE)
 
 
 @pytest.mark.parametrize("preset", LARGE)

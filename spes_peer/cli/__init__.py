@@ -15,7 +15,6 @@ from spes_peer.cli.local import add_chaos, add_demo
 from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
 from spes_peer.cli.volunteer import add_volunteer_commands
-from spes_peer.conversion import add_import_command
 from spes_peer.errors import BadConfiguration, SpesError, UserError
 from spes_peer.experiment.command import add_experiment_command
 from spes_peer.exporting.command import add_export_command
@@ -36,14 +35,14 @@ examples:
   spes-peer demo                        try it on this machine alone
   spes-peer join --bootstrap ADDRESS    lend this machine to a run
   spes-peer status                      what it does, and what it waits for
-  spes-peer run create FOLDER           start a run of your own
+  spes-peer run new FOLDER              start a run of your own
 """
 
 
 COMMANDS = {
     "lend this machine": ("join", "watch", "status", "pause", "resume", "leave", "logs", "replay", "runs"),
     "and see to it": ("doctor", "config", "service", "identity"),
-    "start a run of your own": ("run", "data", "import", "export", "plan"),
+    "start a run of your own": ("run", "data", "export", "plan"),
     "try, strike and measure": ("demo", "chaos", "bench", "experiment"),
     "this program": ("completion", "version"),
 }
@@ -111,7 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     add_volunteer_commands(commands)
     add_run(commands)
     add_data(commands)
-    add_log_level(add_import_command(commands))
     add_log_level(add_export_command(commands))
     add_plan_command(commands)
     add_bench_command(commands)

@@ -1,73 +1,182 @@
-"""The organizer's commands: make and show runs."""
+"""The organizer's commands: `spes-peer run …`. Options; the work is done in `organize` and `planning`."""
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
-from spes_peer.cli.parsing import add_log_level
+from spes_peer.cli.parsing import add_log_level, amount, positive
 from spes_peer.run.presets import PRESETS
+from spes_peer.training.plan_command import size
+
+_EXAMPLE = """\
+example:
+  spes-peer run new my-run --preset spes-1b
+  spes-peer data prepare my-run TEXTS --tokenizer tokenizer.json
+  spes-peer run check my-run
+  spes-peer run sign my-run
+  spes-bootstrap --run my-run"""
 
 
 def add_run(commands: Any) -> None:
-    presets = ", ".join(PRESETS)
-    parser = commands.add_parser(
-        "run",
-        help="the organizer's side: make and show runs",
-        epilog="example:\n  spes-peer run preset > run.toml\n"
-        "  spes-peer run create my-run --config run.toml --corpus my-texts\n"
-        "  spes-bootstrap --run my-run",
-    )
+    parser = commands.add_parser("run", help="the organizer's side: make, plan, sign and show runs", epilog=_EXAMPLE)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", dest="ACTION")
-    create = actions.add_parser(
-        "create",
-        help="make a run folder: manifest, tokenized shards, first weights, record 0",
-        epilog="then: spes-bootstrap --run FOLDER",
+    for add in (_add_new, _add_check, _add_plan, _add_sign, _add_show):
+        add_log_level(add(actions))
+
+
+def _add_new(actions: Any) -> Any:
+    parser = actions.add_parser(
+        "new",
+        help="make a run folder: a commented run.toml and the organizer's key; says what the run costs",
+        epilog="then: look through FOLDER/run.toml, spes-peer data prepare FOLDER TEXTS, spes-peer run sign FOLDER",
     )
-    create.add_argument(
+    parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="a new one; keep it, its key makes you the organizer"
     )
-    source = create.add_mutually_exclusive_group()
-    source.add_argument("--preset", default="demo", help=f"one that comes with the program: {presets} (%(default)s)")
-    source.add_argument("--config", type=Path, metavar="RUN.toml", help="your own run file")
-    create.add_argument(
-        "--corpus", type=Path, metavar="FOLDER", help="text files to train on (Python's standard library)"
+    like = parser.add_mutually_exclusive_group()
+    like.add_argument("--preset", choices=tuple(PRESETS), default="demo", help="to begin with (%(default)s)")
+    like.add_argument("--config", type=Path, metavar="RUN.toml", help="begin with a run file of yours")
+    like.add_argument(
+        "--model", type=Path, metavar="HF_FOLDER", help="begin with the shape of a Hugging Face model, to import it"
     )
-    create.add_argument(
-        "--licence",
-        default="",
-        metavar="TEXT",
-        help="of the corpus, such as CC-BY-SA-4.0, which volunteers read before they join (none)",
+    like.add_argument("--upcycle", type=Path, metavar="HF_FOLDER", help="… or of a dense Qwen3, made into experts")
+    parser.add_argument("--name", help="what people call the run (that of the folder)")
+    parser.add_argument(
+        "--organizer",
+        action="append",
+        default=[],
+        metavar="PEER_ID",
+        help="a further organizer's key, or a spare one of yours; may be given again",
     )
-    add_log_level(create)
-    create.set_defaults(run=_run_create)
-    preset = actions.add_parser("preset", help="print a preset's run file, to start your own from")
-    preset.add_argument("name", nargs="?", default="demo", help=f"{presets} (%(default)s)")
-    add_log_level(preset)
-    preset.set_defaults(run=_run_preset)
-    show = actions.add_parser("show", help="print what a run folder's manifest says")
-    show.add_argument("folder", type=Path, metavar="FOLDER", help="as run create made it")
-    add_log_level(show)
-    show.set_defaults(run=_run_show)
+    parser.set_defaults(run=_new)
+    return parser
 
 
-def _run_create(options: argparse.Namespace) -> None:
-    from spes_peer.organize import create_run, run_file_text
+def _add_check(actions: Any) -> Any:
+    parser = actions.add_parser(
+        "check",
+        help="explain every value of a run file, and say all that is wrong with it",
+        epilog="Exits with 2 if the run cannot be signed as it is.",
+    )
+    parser.add_argument("path", type=Path, metavar="FOLDER", help="a run folder, or a run file")
+    parser.add_argument("--quiet", action="store_true", help="only what is wrong")
+    parser.add_argument("--json", action="store_true", help="what is wrong, for programs")
+    parser.set_defaults(run=_check)
+    return parser
 
-    run_toml = run_file_text(options.preset, options.config)
-    signed = create_run(options.folder, run_toml, options.corpus, licence=options.licence)
+
+def _add_plan(actions: Any) -> Any:
+    from spes_peer.planning.forecast import UTILISATION
+
+    parser = actions.add_parser(
+        "plan",
+        help="how long a run takes with which volunteers, what it sends, and which cards hold it",
+        epilog='A fleet file has a [[volunteers]] for each kind: count = 8, card = "24GB", link = "100Mb/20Mb",\n'
+        "and tokens_per_second where it was measured.\n\n"
+        "example:\n  spes-peer run plan my-run --volunteers 16 --card 24GB --link 100Mb/20Mb",
+    )
+    parser.add_argument("path", type=Path, metavar="FOLDER", help="a run folder, or a run file")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--volunteers", type=positive, metavar="N", help="all alike (the run's min_peers)")
+    who.add_argument("--fleet", type=Path, metavar="FLEET.toml", help="of several kinds")
+    parser.add_argument("--card", type=size, metavar="SIZE", help="memory of each GPU (the smallest that holds it)")
+    parser.add_argument("--link", type=_link, metavar="SPEED", help="down, or down/up, in bits a second (100Mb/20Mb)")
+    parser.add_argument("--tokens-per-second", type=amount, metavar="T", help="that each trains, where it was measured")
+    parser.add_argument(
+        "--part",
+        type=amount,
+        default=UTILISATION,
+        metavar="P",
+        help="of a card's operations that training uses, where speed was not measured (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_plan)
+    return parser
+
+
+def _add_sign(actions: Any) -> Any:
+    parser = actions.add_parser(
+        "sign",
+        help="make the first weights and sign the run: nothing of it can be changed afterwards",
+        epilog="then: spes-bootstrap --run FOLDER",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="as run new made it, with its data")
+    weights = parser.add_mutually_exclusive_group()
+    weights.add_argument(
+        "--import", dest="model", type=Path, metavar="HF_FOLDER", help="begin with a Hugging Face model"
+    )
+    weights.add_argument("--upcycle", type=Path, metavar="HF_FOLDER", help="… or a dense Qwen3, made into experts")
+    weights.add_argument(
+        "--from", dest="old", type=Path, metavar="OLD_FOLDER", help="begin with the newest state of another run"
+    )
+    parser.add_argument("--licence", default="", metavar="TEXT", help="of the data, in place of the prepared data's")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the organizer's key (FOLDER/organizer.key)")
+    parser.set_defaults(run=_sign)
+    return parser
+
+
+def _add_show(actions: Any) -> Any:
+    parser = actions.add_parser("show", help="what a signed run is, and who may join")
+    parser.add_argument("run_named", metavar="RUN", help="a folder of it, or the address of one of its nodes")
+    parser.add_argument("--json", action="store_true", help="its manifest, for programs")
+    parser.set_defaults(run=_show)
+    return parser
+
+
+def _link(text: str) -> Any:
+    from spes_peer.planning.fleet import link
+
+    return link(text)
+
+
+# ---- the commands ----
+
+
+def _new(options: argparse.Namespace) -> None:
+    from spes_peer.cli import organizing
+
+    organizing.new(options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from spes_peer.cli import organizing
+
+    return organizing.check(options.path, options.quiet, options.json)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from spes_peer.cli import organizing
+
+    return organizing.plan(options)
+
+
+def _sign(options: argparse.Namespace) -> None:
+    from spes_peer.organize import Genesis, sign_run
+
+    genesis = Genesis()
+    if (model := options.model or options.upcycle) is not None:
+        from spes_peer.conversion import check_fits
+        from spes_peer.organize import run_file_in
+        from spes_peer.run.manifest import parse_run_file
+
+        wanted = parse_run_file(run_file_in(options.folder)).model
+        check_fits(wanted, model, upcycle=options.upcycle is not None)
+        genesis = Genesis.of_model(model, is_dense=options.upcycle is not None)
+    if options.old is not None:
+        genesis = Genesis.of_run(options.old)
+    signed = sign_run(options.folder, genesis, options.licence, options.key)
     print(f"run {signed.run_id.hex()} in {options.folder}")
-    print(f"start its bootstrap node with: spes-bootstrap --run {options.folder}")
+    print(f"start its bootstrap node with: spes-bootstrap --run {shlex.quote(str(options.folder))}")
 
 
-def _run_preset(options: argparse.Namespace) -> None:
-    from spes_peer.organize import run_file_text
+def _show(options: argparse.Namespace) -> None:
+    from spes_peer.cli.showing import find
+    from spes_peer.planning.showing import described
 
-    print(run_file_text(options.name, None), end="")
-
-
-def _run_show(options: argparse.Namespace) -> None:
-    from spes_peer.organize import read_manifest
-
-    signed = read_manifest(options.folder)
-    print(json.dumps({"run_id": signed.run_id.hex(), **json.loads(signed.manifest)}, indent=2))
+    signed, head_round = find(options.run_named)
+    if options.json:
+        print(json.dumps({"run_id": signed.run_id.hex(), **json.loads(signed.manifest)}, indent=2))
+    else:
+        print(described(signed, signed.open(), head_round))

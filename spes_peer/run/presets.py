@@ -38,8 +38,8 @@ lease_seconds = {2 * round_seconds + 600}
 
 
 _TOKENIZER = """\
-# The vocabulary has the rows that the paper's tokenizer needs. Runs are made of bytes so far (ids 0 to 256), and the
-# other rows stay unused: good for trying a machine and a network, not yet for a model worth having.
+# The vocabulary has the rows that the paper's tokenizer needs: prepare its data with a tokenizer.json of at most so
+# many ids (spes-peer data prepare --tokenizer).
 """
 
 PRESETS: dict[str, str] = {
@@ -70,6 +70,7 @@ batch_sequences = 32         # per step, over all peers together
 lr = 3e-3
 warmup_steps = 40
 final_phase_fraction = 0     # the last 30 % of tokens in smaller batches is for long runs
+max_epochs = 2               # its embedded text is a little shorter than its schedule
 
 [sync]
 block_elements = 65536       # at least four shared blocks, so that several peers reduce
@@ -119,7 +120,7 @@ renormalize_top_k = false
 [training]
 num_subsets = 4                # four experts each
 steps_per_round = 50           # H
-total_steps = 50000            # 100 billion tokens
+total_steps = 50000
 batch_sequences = 1024         # per step, over all peers together
 lr = 5e-4
 warmup_steps = 2000
@@ -152,7 +153,7 @@ renormalize_top_k = false
 [training]
 num_subsets = 16               # one expert each
 steps_per_round = 50           # H
-total_steps = 250000           # 500 billion tokens
+total_steps = 250000
 batch_sequences = 1024         # per step, over all peers together
 lr = 5e-4
 warmup_steps = 2000
@@ -184,7 +185,7 @@ renormalize_top_k = false
 [training]
 num_subsets = 4                # eight experts each
 steps_per_round = 50           # H
-total_steps = 500000           # a trillion tokens
+total_steps = 500000
 batch_sequences = 1024         # per step, over all peers together
 lr = 4e-4
 warmup_steps = 2000
@@ -193,7 +194,7 @@ warmup_steps = 2000
 {_timing(round_seconds=21600, round_grace_seconds=1200)}""",
     "spes-9b": f"""\
 # The paper's 9B: 9.43 billion parameters, of which 0.98 are shared. Four peers, two experts each. The paper begins with
-# a dense Qwen3 of 1.7 billion parameters, made into experts: spes-peer import QWEN3_FOLDER RUN_FOLDER --upcycle
+# a dense Qwen3 of 1.7 billion parameters, made into experts: spes-peer run sign FOLDER --upcycle QWEN3_FOLDER
 {_TOKENIZER}
 [run]
 name = "spes-9b"
@@ -217,7 +218,7 @@ renormalize_top_k = true
 [training]
 num_subsets = 4                # two experts each
 steps_per_round = 50           # H
-total_steps = 100000           # 400 billion tokens
+total_steps = 100000
 batch_sequences = 1024         # per step, over all peers together
 lr = 1e-4
 warmup_steps = 1000

@@ -1,0 +1,66 @@
+"""Another run's newest state as a run's first weights: `python -m spes_peer.training.carry RUN_FOLDER OLD_FOLDER`.
+
+Does what `training.genesis` does, with the state in OLD_FOLDER, an organizer's folder or a volunteer's, in place of
+random numbers; the round of the snapshot that it writes is the one behind which that state stood. Blocks are cut and
+rounded as the new run has them; outer momentum begins at zero. The model must have the same parameters. Its last line
+on stderr says what was wrong. A process of its own, because it takes torch.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from spes_peer.blobs import BlobStore
+from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.files import write_whole
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Model, SignedManifest
+from spes_peer.run.records import Snapshot
+from spes_peer.training.genesis import store_groups
+from spes_peer.training.stored_state import StoredState
+from spes_peer.wire import convert
+
+MAY_DIFFER = frozenset({"sequence_length", "rope_theta"})
+"""Keys of a model that say nothing about its parameters, and that a longer context changes."""
+
+
+def refuse_another_model(old: Model, new: Model) -> None:
+    """`BadConfiguration` names the first key in which the parameters, or what is done with them, differ."""
+    for key in Model.model_fields:
+        held, wanted = getattr(old, key), getattr(new, key)
+        if key not in MAY_DIFFER and held != wanted:
+            raise BadConfiguration(
+                f"model.{key} is {wanted}, and {held} in the run that it begins with: a run --from another has the same"
+                f" [model], but for {' and '.join(sorted(MAY_DIFFER))}"
+            )
+
+
+def carry(folder: Path, old_folder: Path) -> None:
+    """Write the genesis of the run in `folder`."""
+    layout = Layout(SignedManifest.from_bytes((folder / "manifest.spes").read_bytes()).open())
+    old = StoredState(old_folder, replays=True, say=lambda text: print(text, flush=True))
+    refuse_another_model(old.layout.manifest.model, layout.manifest.model)
+    blocks = store_groups(layout, BlobStore(folder / "blobs"), _groups(old))
+    write_whole(folder / "genesis.spes", convert.encode(Snapshot(old.round, blocks)))
+
+
+def _groups(old: StoredState) -> Iterator[tuple[int | None, Tensor]]:
+    """In fp32, one in memory at a time."""
+    num_experts = old.layout.manifest.model.num_experts
+    for expert in (None, *range(num_experts)):
+        what = "shared parameters" if expert is None else f"expert {expert + 1} of {num_experts}"
+        print(f"carrying over {what}, as after record {old.round}", flush=True)
+        num_elements = old.layout.num_shared if expert is None else old.layout.num_per_expert
+        yield expert, old.read(expert, 0, num_elements).float()
+
+
+if __name__ == "__main__":
+    try:
+        carry(Path(sys.argv[1]), Path(sys.argv[2]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except (SpesError, OSError) as error:
+        sys.exit(str(error))
