@@ -38,6 +38,18 @@ def add_subjects(parser: argparse.ArgumentParser) -> None:
         " which need Linux, root, iproute2 and iperf3; what cannot be measured is skipped, and the report says why.",
     )
     add_report_arguments(exchange)
+    data = subjects.add_parser(
+        "data",
+        help="text to shards, beside what the tokenizers library does alone",
+        description="Prepares text, in turns with the tokenizers library on the same text and as many cores, and prints"
+        " tokens per second and their ratio ours/library: larger is better.",
+    )
+    data.add_argument("--text", default="", metavar="FOLDER", help="texts (Python's standard library)")
+    data.add_argument(
+        "--tokenizer", default="", metavar="FILE", help="a tokenizer.json (a small one, trained for the occasion)"
+    )
+    data.add_argument("--workers", type=int, default=0, metavar="N", help="processes (one for each core)")
+    add_report_arguments(data)
 
 
 def add_trainer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +67,8 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     arguments = [options.subject]
-    for name in ("preset", "device", "report"):
+    for name in ("preset", "device", "report", "text", "tokenizer", "workers"):
         if value := getattr(options, name, None):
-            arguments += [f"--{name}", value]
+            arguments += [f"--{name}", str(value)]
     arguments += ["--quick"] if options.quick else []
     return subprocess.run([sys.executable, "-m", "spes_peer.bench", *arguments], check=False).returncode
