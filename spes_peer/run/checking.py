@@ -21,6 +21,7 @@ _MOST_BLOCKS = 8192  # a record names each block that changed, and everybody get
 _MOST_REPLAYED = 3.0
 _MOST_LR = 0.02
 _UNUSED_PART = 0.05
+_PADDING = 127  # rows, to a round number for fast kernels
 _FEW_HELD_OUT = 64
 
 
@@ -201,7 +202,7 @@ def _vocabulary(run: RunFile, data: Data) -> Iterator[Finding]:
         yield Finding(
             f"vocab_rows ({rows}) must be at least the {tokenizer.num_ids} ids of the tokenizer {tokenizer.name!r}"
         )
-    elif (rows - tokenizer.num_ids) / rows > _UNUSED_PART:
+    elif rows - tokenizer.num_ids > max(_PADDING, _UNUSED_PART * rows):
         yield Finding(
             f"vocab_rows ({rows}) has {rows - tokenizer.num_ids} rows that the tokenizer {tokenizer.name!r} never uses:"
             " they take memory and traffic",
