@@ -38,6 +38,23 @@ def add_subjects(parser: argparse.ArgumentParser) -> None:
         " which need Linux, root, iproute2 and iperf3; what cannot be measured is skipped, and the report says why.",
     )
     add_report_arguments(exchange)
+    bootstrap = subjects.add_parser(
+        "bootstrap",
+        help="a bootstrap node under a thousand simulated volunteers",
+        description="Starts a bootstrap node and simulated volunteers on this machine, and prints what the node takes"
+        " of memory and processor, and how long its answers take.",
+    )
+    bootstrap.add_argument("--clients", type=int, default=1_000, metavar="N", help="volunteers (%(default)s)")
+    bootstrap.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="how long to measure, once all are in (%(default)s)"
+    )
+    bootstrap.add_argument(
+        "--dht-nodes", type=int, default=3, metavar="N", help="real DHT nodes that store for all (%(default)s)"
+    )
+    bootstrap.add_argument(
+        "--calls-per-second", type=float, default=30.0, metavar="N", help="of all kinds, beside the beats (%(default)s)"
+    )
+    add_report_arguments(bootstrap)
     data = subjects.add_parser(
         "data",
         help="text to shards, beside what the tokenizers library does alone",
@@ -67,8 +84,19 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     arguments = [options.subject]
-    for name in ("preset", "device", "report", "text", "tokenizer", "workers"):
-        if value := getattr(options, name, None):
-            arguments += [f"--{name}", str(value)]
+    for name in (
+        "preset",
+        "device",
+        "report",
+        "clients",
+        "seconds",
+        "dht_nodes",
+        "calls_per_second",
+        "text",
+        "tokenizer",
+        "workers",
+    ):
+        if (value := getattr(options, name, None)) not in (None, ""):
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
     arguments += ["--quick"] if options.quick else []
     return subprocess.run([sys.executable, "-m", "spes_peer.bench", *arguments], check=False).returncode

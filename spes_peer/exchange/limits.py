@@ -16,9 +16,9 @@ MAX_PIECES_PER_REQUEST = 64  # what a server sends for one request
 MAX_BLOB_BYTES = 64 << 30  # the digests of 65,536 pieces are 2 MiB: one message
 MAX_RECORDS_PER_CALL = 1_000
 
-MAX_CALLS = 1_024  # of a server, of all kinds
+MAX_CALLS = 4_096  # of a server, of all kinds: every peer of a large run attends its coordinator, and asks besides
 MAX_CALLS_PER_CALLER = 48  # what a peer asks of one other: its fetches, and a few short calls
-MAX_CALLS_OF_STRANGERS = 768  # of all together whom the newest record does not name: the rest is left to those it does
+MAX_CALLS_OF_STRANGERS = 3_072  # of all together whom the newest record does not name: before round 1 that is all
 REQUEST_SECONDS = 10.0  # from a call to its request, which is small
 ATTENDED_SILENCE_SECONDS = 300.0  # who attends sends a beat every few seconds
 MESSAGES_PER_SECOND = 500.0  # of one that attends; who sends more is read no faster

@@ -251,6 +251,11 @@ class Directory:
     async def read_heads(self) -> dict[PeerId, Head]:
         return await self._read("head", Head)
 
+    @property
+    def child(self) -> Child | None:
+        """The DHT node's process; None while it is started again."""
+        return self._child
+
     def look_again(self) -> None:
         """This peer did not run for a while, or its clock was set: who is here, and who claims what, is read before
         anything is published again, which is soon."""
