@@ -16,6 +16,7 @@ from typing import Any
 from spes_peer.daemon.accounts import NOT_MEASURED, Accounts
 from spes_peer.daemon.data_ahead import SoundShards
 from spes_peer.daemon.joining import Claiming
+from spes_peer.daemon.organizers_word import moment
 from spes_peer.daemon.parts import part_of
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.replica import Replica
@@ -36,11 +37,13 @@ from spes_peer.rounds.messages import (
     Contribution,
     CoordinatorBeat,
     Departure,
+    Footing,
     ReduceOrder,
     Refusal,
     UpdateNotice,
 )
 from spes_peer.run.chain import Switch
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
@@ -83,6 +86,8 @@ class Member:
         """How often the router chose each expert, in this peer's last round of training."""
         self.reasons = tuple(reasons)
         """Why it takes no part, or will not from the next round on; none when it does."""
+        self.proof: InvitationProof | None = None
+        """That this peer has been invited, where it has."""
         self._phases = phases
         self._say = phases.say
         self._spawn = spawn
@@ -146,10 +151,28 @@ class Member:
             self._say("finished", f"the run ended with round {record.round - 1}; thank you")
         elif work is None:
             await self._seek_a_place()
+        elif not record.record.trains:
+            self._sit_out(record)
         elif work.record.hash == record.hash and work.contribution is None:
             await work.unless_closed(self._train(work))
         elif self._rests_at_once:
             self._say_paused()
+
+    def _sit_out(self, record: SealedRecord) -> None:
+        """Nobody trains in this round: say on which state we stand, for no contribution does."""
+        self._say("waiting", self._why_it_rests)
+        self.follower.send(Footing(record.round, self.replica.state_root))
+
+    @property
+    def _why_it_rests(self) -> str:
+        rules = self.node.rules
+        if rules.is_paused:
+            return f"the run is paused by its organizer since {moment(rules.paused_at)}"
+        return f"for members: a round takes {rules.quorum}, and {len(self.head.record.roster)} are here"
+
+    @property
+    def _is_sitting_out(self) -> bool:
+        return self._work is not None and not self.head.record.trains and not self.head.record.is_final
 
     @property
     def head(self) -> SealedRecord:
@@ -208,7 +231,7 @@ class Member:
         stop_at = work.until_at - _STOP_MARGIN_SECONDS
         now = self.node.now()
         if stop_at < now:  # late, and no record has overtaken us: the others cannot go on without us
-            stop_at = now + manifest.timing.round_seconds
+            stop_at = now + self.node.rules.round_seconds
         stop_at = self.node.clock.wall_at(stop_at)
         num_steps = manifest.training.steps_per_round_at(record.step)
         self._say("training", f"{num_steps} local steps", until_at=stop_at)
@@ -242,7 +265,7 @@ class Member:
     async def _train_ahead(self, work: RoundWork) -> None:
         """Go on with the next round's first steps while the exchange runs; the record that closes the round ends it."""
         manifest = self.node.manifest
-        stop_at = self.node.clock.wall() + manifest.timing.round_seconds
+        stop_at = self.node.clock.wall() + self.node.rules.round_seconds
         task = TrainAhead.of(work.record.record, work.entry, manifest.training, manifest.sync.overlap_steps, stop_at)
 
         async def train() -> None:
@@ -325,7 +348,8 @@ class Member:
                 logger.warning("the coordinator refused a message why=%s", plain(message.why, _LONGEST_REASON))
 
     def _facts(self) -> Own:
-        return self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
+        own = self._work.facts() if self._work else Own(self.node.peer_id, incarnation=self.node.signer.incarnation)
+        return replace(own, state_root=self.replica.state_root) if self.replica.applied == self.head.round else own
 
     def _on_chain(self, switch: Switch | None) -> None:
         if switch is not None and switch.lost:
@@ -341,7 +365,7 @@ class Member:
     def _on_beat(self, beat: CoordinatorBeat) -> None:
         beat = self._to_be_shown(beat)
         self.round_phase = beat
-        if self._phases.name in ("closing", "waiting") and beat.why:
+        if self._phases.name in ("closing", "waiting") and beat.why and not self._is_sitting_out:
             self._say(self._phases.name, beat.why, beat.waiting_for, beat.until_at)
         self._phases.touch()
 
@@ -375,10 +399,12 @@ class Member:
             yield self._beat()
         if self._work is not None:
             yield from self._work.said()
+        if self._is_sitting_out and self.replica.applied == self.head.round:
+            yield Footing(self.head.round, self.replica.state_root)
 
     def _admission_request(self) -> AdmissionRequest:
         speed = self.speed or self.trainer.opened.tokens_per_second
-        return AdmissionRequest(self.claiming.subsets, speed, PROTOCOL_VERSION)
+        return AdmissionRequest(self.claiming.subsets, speed, PROTOCOL_VERSION, self.proof)
 
     # ---- what its owner wants ----
 
@@ -446,7 +472,9 @@ class Member:
         self.follower.send(Departure("leaving"))
         self._show_state()
         timing = self.node.manifest.timing
-        seconds = max(0.0, self._work.until_at - self.node.now()) + timing.round_seconds + timing.round_grace_seconds
+        seconds = (
+            max(0.0, self._work.until_at - self.node.now()) + self.node.rules.round_seconds + timing.round_grace_seconds
+        )
         self._spawn(self._end_in(seconds))
         return seconds
 
@@ -464,7 +492,7 @@ class Member:
     @property
     def is_in_a_round(self) -> bool:
         """Whether there is a round to finish."""
-        return self._work is not None and not self.head.record.is_final
+        return self._work is not None and self.head.record.trains
 
     def _show_state(self) -> None:
         """Tell the others what this peer is, soon."""

@@ -22,6 +22,7 @@ from spes_peer.daemon.data_ahead import DataAhead, wanted_shards
 from spes_peer.daemon.elsewhere import refuse_if_online, until_online_elsewhere
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.member import Member
+from spes_peer.daemon.organizers_word import proof_for, until_finished, until_unwanted
 from spes_peer.daemon.phases import PhaseKeeper
 from spes_peer.daemon.recorder import AS_ASKED, BY_SIGNAL, Recorder
 from spes_peer.daemon.replica import Replica
@@ -54,6 +55,7 @@ from spes_peer.ports import (
     wildcard_for,
 )
 from spes_peer.process import on_signals, use_all_descriptors
+from spes_peer.run.invitations import Invitation
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
@@ -105,6 +107,8 @@ class JoinSettings:
     resident: str = ""
     checkpointing: str = "auto"
     optimizer_bits: int = 32
+    invitation: Invitation | None = None
+    """With which an organizer lets this peer in, where the run asks for one."""
     log_format: str = "text"
     """`text` or `json`."""
     guest: GuestRules = field(default_factory=GuestRules)
@@ -234,6 +238,8 @@ class Daemon:
         known: KnownNodes,
         stack: contextlib.AsyncExitStack,
     ) -> None:
+        peer_id = self._folder.identity().peer_id
+        self._proof = proof_for(self._folder, self.settings.invitation, signed.run_id, peer_id)
         place = _place_among(introduction, known, arrival.addresses)
         host = self.settings.host or place.listening
         settings = NodeSettings(
@@ -310,6 +316,7 @@ class Daemon:
         self, node: Node, trainer: TrainerHost, known: KnownNodes, keeping_in_touch: Coroutine[Any, Any, None]
     ) -> None:
         assert node.directory is not None
+        proof = self._proof
         claiming = Claiming(node.peer_id, node.layout, node.chain, node.directory, node.now)
         replica = Replica(node, trainer)
         node.list_snapshots = lambda: replica.snapshots
@@ -333,6 +340,12 @@ class Daemon:
                 self._member = member = Member(
                     node, trainer, replica, claiming, self._phases, self._spawn, self._ending.set, self._resting.reasons
                 )
+                member.proof = proof
+                for loop in (
+                    until_unwanted(node, proof, lambda why: self._phases.say("waiting", why)),
+                    until_finished(node, lambda: self._stop("the run has finished")),
+                ):
+                    tasks.create_task(loop)
                 for loop in (member.live(), member.beat(), self._announce(member, known)):
                     tasks.create_task(loop)
                 ahead = DataAhead(node, lambda: collector.ahead_bytes, lambda: bool(self._resting.reasons))

@@ -104,7 +104,7 @@ class Replica:
         self.num_repaired += (await self.store.fetch_updates(record)).num_damaged
         if self.applied != record.round - 1 or not self._is_in_chain(record):
             return  # the chain went back meanwhile
-        keeps_snapshot = record.round % self._snapshot_rounds == 0
+        keeps_snapshot = record.round % self._snapshot_rounds == 0 or record.record.is_final
         with self.store.being_made() if keeps_snapshot else contextlib.nullcontext():
             applied = await self._applied_by_trainer(record, keeps_snapshot)
             if not self._is_in_chain(record):

@@ -38,7 +38,18 @@ from spes_peer.rounds.messages import (
     Vote,
 )
 from spes_peer.rounds.ownership import Past
-from spes_peer.rounds.phases import Admitting, Closing, Coordinator, Finished, Fixed, Outgoing, Reducing, Step, Training
+from spes_peer.rounds.phases import (
+    Admitting,
+    Closing,
+    Coordinator,
+    Finished,
+    Fixed,
+    Outgoing,
+    Reducing,
+    Resting,
+    Step,
+    Training,
+)
 from spes_peer.rounds.reducing import fault_in_report, missed, reported
 from spes_peer.rounds.transitions import (
     advance,
@@ -294,7 +305,7 @@ def _take_footing(state: Coordinator, signed: Signed, footing: Footing) -> Coord
         return f"footing in round {footing.round}: {entry}"
     if len(footing.state_root) != _ROOT_CHARACTERS:
         return f"footing in round {footing.round}: it names no state root"
-    if footing.round != state.head.round or not isinstance(phase, Training | Reducing):
+    if footing.round != state.head.round or not isinstance(phase, Training | Reducing | Resting):
         return state
     return replace(state, phase=replace(phase, footings={**phase.footings, signed.peer_id: (signed, footing)}))
 

@@ -44,6 +44,8 @@ class Own:
     """What it has said of experts' updates."""
     is_excused: bool = False
     """It has said that nobody need wait for it."""
+    state_root: str = ""
+    """After the record that opened the round; empty while that is not applied."""
 
     def objections(self) -> dict[int, tuple[PeerId, Verdict]]:
         return {expert: (self.peer_id, one) for expert, one in self.verdicts.items() if one.objects}
@@ -124,8 +126,8 @@ def _counters(case: _Case) -> str | None:
         return f"merge α is {record.merge_alpha} and should be {alpha}"
     if abs(record.deadline_at - record.opened_at - case.rules.round_seconds) > _SECONDS_OFF:
         return f"the round does not last {case.rules.round_seconds:g} s"
-    if not case.previous.trains and record.state_root != untrained_findings(case.previous).state_root:
-        return "nobody has trained, and the record says on which state root"
+    if not case.previous.roster and record.state_root != untrained_findings(case.previous).state_root:
+        return "nobody was there, and the record says on which state root"
     return None
 
 

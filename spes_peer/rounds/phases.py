@@ -65,6 +65,8 @@ class Resting:
     """Members have nothing to do; newcomers gather, and organizers may change the rules."""
 
     since_at: float
+    footings: Mapping[PeerId, tuple[Signed, Footing]] = field(default_factory=dict)
+    """On which state root each member says that it stands."""
     name: str = "resting"
 
 

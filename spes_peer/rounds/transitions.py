@@ -13,7 +13,7 @@ from spes_peer.rounds.admission import Crowd, Seat, depart_all
 from spes_peer.rounds.assignment import bootstraps_of, rendezvous
 from spes_peer.rounds.contributions import Contributions, Findings, copied, findings_in, majority_root
 from spes_peer.rounds.election import UNREACHABLE_PART
-from spes_peer.rounds.footings import witnesses
+from spes_peer.rounds.footings import said_root, witnesses
 from spes_peer.rounds.mandates import has_votes, is_stalled, leads, renewed, seek_mandate
 from spes_peer.rounds.messages import Footing, Proposal, ReduceOrder, ReduceTask, Refusal, UpdateNotice, Verdict
 from spes_peer.rounds.ownership import seats_after
@@ -85,8 +85,8 @@ def _advance_once(state: Coordinator, now: float) -> Step:
     match state.phase:
         case Admitting():
             return _advance_admitting(state, now)
-        case Resting():
-            return _advance_resting(state, now)
+        case Resting() as phase:
+            return _advance_resting(state, phase, now)
         case Training() as phase:
             return _advance_training(state, phase, now)
         case Reducing() as phase:
@@ -119,7 +119,7 @@ def _advance_admitting(state: Coordinator, now: float) -> Step:
     return _propose(state, (), untrained_findings(state.head.record), now)
 
 
-def _advance_resting(state: Coordinator, now: float) -> Step:
+def _advance_resting(state: Coordinator, phase: Resting, now: float) -> Step:
     """Nothing is lost by ending such a round at any moment: it ends when there is something to do."""
     rules, record = state.next_rules, state.head.record
     has_work = state.amendment is not None or not rules.rests(len(seats(state, now)))
@@ -127,7 +127,10 @@ def _advance_resting(state: Coordinator, now: float) -> Step:
         return Step(state)
     if not is_more_than_half(len(state.present), of=len(record.roster)) and not is_stalled(state, now):
         return Step(state)
-    return _propose(state, (), untrained_findings(record), now)
+    findings = untrained_findings(record)
+    if not findings.state_root:  # the record has changed the state, and nobody has contributed, which says what to
+        findings = replace(findings, state_root=said_root(phase.footings, record))
+    return _propose(state, (), findings, now, footings=phase.footings)
 
 
 def usable(state: Coordinator, phase: Training) -> Contributions:

@@ -57,6 +57,11 @@ class Invitation:
         if len(self.seed) != 32:
             raise ValueError(f"a seed of {len(self.seed)} bytes")
 
+    @property
+    def granted(self) -> Grant:
+        """What the organizer has signed; raises like `Signed.open`."""
+        return self.grant.open(Grant, self.grant.run_id)
+
     def prove(self, peer_id: PeerId) -> InvitationProof:
         """That this peer was handed it."""
         key = Identity.from_seed(self.seed)
@@ -86,7 +91,10 @@ class Invitation:
 
     def refuse_if_useless(self, run_id: bytes, peer_id: PeerId, now: float) -> None:
         """`BadConfiguration` for one with which this peer cannot join the run, as far as it says itself."""
-        grant = self.grant.open(Grant, self.grant.run_id)
+        try:
+            grant = self.granted
+        except PeerError as error:
+            raise BadConfiguration(f"the invitation is not good: {error}") from None
         if self.grant.run_id != run_id:
             raise BadConfiguration("the invitation is for another run; ask the organizer of this one")
         if grant.peer_id not in ("", peer_id):

@@ -29,6 +29,7 @@ from spes_peer.run import lineage
 from spes_peer.run.chain import Switch
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import CertifiedRecord, DataRange, Record, SealedRecord, tokens_by_peer
+from spes_peer.run.rules import amendment_in
 
 from .trace import shown
 
@@ -139,6 +140,7 @@ class Watch:
             self._known[sealed.hash] = known
             parent.children.append(known)
             self._no_update_twice(known)
+            self._goes_by_its_rules(sealed.record, parent.sealed.record)
             self._subsets_change_hands_well(known, parent)
         if not known.has_certificate:
             checked = lineage.check_record(certified, parent.sealed, self._world.checks)
@@ -187,6 +189,17 @@ class Watch:
             if twice := _common(known.trained, before.trained):
                 raise Violation(f"{shown(known.sealed)} and {shown(before.sealed)} both count position {twice.start}")
             before = before.parent
+
+    def _goes_by_its_rules(self, record: Record, previous: Record) -> None:
+        """Nobody who is banned has a part in it, nobody trains where nobody shall, and no change of rules is undone."""
+        rules, before = self._world.checks.rules_of(record), amendment_in(previous)
+        if there := set(rules.banned).intersection((*record.members, *record.candidates)):
+            raise Violation(f"record {record.round} names {min(there)}, who is banned")
+        if record.trains and rules.rests(len(record.roster)):
+            raise Violation(f"record {record.round} has members train in a round that rests")
+        after = amendment_in(record)
+        if before is not None and (after is None or after.number < before.number):
+            raise Violation(f"record {record.round} takes amendment {before.number} back")
 
     # ---- what nodes make of them ----
 

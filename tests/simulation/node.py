@@ -319,6 +319,8 @@ class Volunteer(SimulatedNode):
             self.after(seconds, lambda: self._apply(record))
         elif self._work is None:
             self._seek_a_place()
+        elif not self.head.record.trains:
+            self.follower.send(Footing(self.head.round, self.root))
         elif self._work.contribution is None and not self._work.is_training:
             self._train(self._work)
 
@@ -595,6 +597,7 @@ class Volunteer(SimulatedNode):
             self.signer.incarnation,
             verdicts=self._work.verdicts,
             is_excused=self._work.excuse is not None,
+            state_root=self.root if self.applied == self.head.round else "",
         )
 
     def still_to_say(self) -> Iterable[Any]:
@@ -614,6 +617,8 @@ class Volunteer(SimulatedNode):
             if work.holdings:
                 yield Holding(work.record.round, tuple(sorted(work.holdings)))
             yield from work.verdicts.values()
+            if not self.head.record.trains and self.applied == self.head.round:
+                yield Footing(self.head.round, self.root)
 
     def on_word(self, sender: PeerId, message: Any) -> None:
         match message:

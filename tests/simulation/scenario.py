@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from spes_peer.identity import PeerId
 from spes_peer.run.records import Record
+from spes_peer.run.rules import Change, amendment_in, number_of, sign_amendment
+from spes_peer.run.signed import Signed
 
 from .invariants import Violation, agreement_seconds
 from .machine import Machine
-from .node import Volunteer
+from .node import SimulatedNode, Volunteer
 from .stage import Stage, on_stage
 from .world import World, small_layout
 
@@ -82,6 +84,9 @@ class _Run:
         self._spread_seconds = spread_seconds
         self.mean_seconds = dice.choice((30.0, 60.0, 120.0, 240.0)) * min(1.0, _MOST_PEERS / num_peers)
         """Between two faults."""
+        self._has_spare_bootstrap = num_bootstraps > 1
+        self.banned: set[PeerId] = set()
+        """Whom an organizer has ever wanted out."""
         self.is_peace = False
         self.num_faults = 0
 
@@ -101,7 +106,10 @@ class _Run:
         world.until_chains(lambda: self._certified_round() > certified_before or self._is_stuck, bound_seconds)
         recovery_seconds = world.events.now - started_at
         reached = self._certified_round()
+        number = self._amend_at_peace()
         world.until_chains(lambda: self._all_have(reached + 2) or self._is_stuck, 2 * bound_seconds)
+        if not self._is_stuck and number > self._carried_number():
+            raise Violation(f"amendment {number} was brought in peace, and no record carries it")
         if self._is_stuck:
             world.run(agreement_seconds(world.layout.manifest))
         world.watch.check_end([one.node for one in world.living])
@@ -174,8 +182,59 @@ class _Run:
             gone = {one.peer_id for one in (*spared, node)}
             if all(_can_go_on_without(gone, record) for record in heads):
                 spared.append(node)
-        is_needed = not any(one.trains for one in candidates if one not in spared)
+        is_needed = not any(one.trains for one in candidates if one not in spared and one.peer_id not in self.banned)
         return [] if is_needed else spared[: self.dice.randint(0, len(spared))]
+
+    # ---- organizers ----
+
+    def _amend(self) -> None:
+        """An organizer, or somebody who is none, brings a change of the rules to some nodes."""
+        living = self.world.living
+        if living:
+            node = self.dice.choice(living).node
+            signer = self.dice.choice((*node.rules.organizers, *node.rules.organizers, "nobody", "spare"))
+            amendment = self._signed(node, self._change(), signer)
+            for target in self.dice.sample(living, self.dice.randint(1, len(living))):
+                self._tell(target, lambda target=target: target.node.amend(amendment))
+
+    def _signed(self, node: SimulatedNode, change: Change, signer: str) -> Signed:
+        rules = change.of(node.rules, node.now())
+        self.world.note(f"{signer} amends the rules behind round {node.head.round}: {change}")
+        return sign_amendment(
+            rules, node.head.record.amendment, self.world.identity_of(signer), self.world.run_id, node.now()
+        )
+
+    def _change(self) -> Change:
+        volunteers = [node.peer_id for node in self.world.volunteers]
+        most_banned, bootstraps = len(volunteers) // 4, [one.peer_id for one in self.world.machines.values()][:1]
+        kind = self.dice.choice(("pause", "resume", "ban", "unban", "seconds", "keys", "quorum"))
+        if kind in ("pause", "resume"):
+            return Change(is_paused=kind == "pause")
+        if kind == "ban":
+            named = self.dice.choice((volunteers, volunteers, bootstraps if self._has_spare_bootstrap else volunteers))
+            if len(self.banned) < most_banned:
+                self.banned.add(self.dice.choice(named))
+            return Change(ban=tuple(self.banned))
+        if kind == "unban":
+            return Change(unban=(self.dice.choice(volunteers),))
+        if kind == "seconds":
+            return Change(round_seconds=self.dice.uniform(120.0, 180.0))
+        if kind == "keys":
+            return self.dice.choice((Change(add_organizers=("spare",)), Change(remove_organizers=("spare",))))
+        return Change(quorum=self.dice.choice((0, 1, 2 if len(volunteers) - most_banned > 3 else 1)))
+
+    def _amend_at_peace(self) -> int:
+        """One node hears of it; all must have it in the end. The number of the amendment; 0 where nobody takes it."""
+        heard = [one for one in self.world.living if one.peer_id not in one.node.rules.banned]
+        node = self.dice.choice(heard or self.world.living).node
+        if not heard or node.chain.certified_round < node.head.round:
+            return 0
+        amendment = self._signed(node, Change(is_paused=not node.rules.is_paused), node.rules.organizers[0])
+        return 0 if node.amend(amendment).why_not else number_of(amendment)
+
+    def _carried_number(self) -> int:
+        carried = amendment_in(self.world.watch.certified[self.world.watch.newest].record)
+        return carried.number if carried else 0
 
     # ---- faults ----
 
@@ -333,4 +392,7 @@ _FAULTS: tuple[Callable[[_Run], None], ...] = (
     _Run._leave,
     _Run._hinder,
     _Run._pause,
+    _Run._amend,
+    _Run._amend,
+    _Run._amend,
 )

@@ -21,7 +21,7 @@ from spes_peer.errors import BadSignature
 from spes_peer.following import follower, records
 from spes_peer.identity import PeerId
 from spes_peer.rounds import member
-from spes_peer.run import lineage, pending, signed
+from spes_peer.run import lineage, pending, rules, signed
 from spes_peer.run.certificates import Checked, Checks, check_record
 from spes_peer.run.leases import Leases
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord
@@ -180,7 +180,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
     signatures are good unless this `signs_really`."""
     stage = Stage()
     memory = stage.memory
-    rules = tuple(
+    judged_by = tuple(
         rule if rule.__name__ in _OWN_RULES else memory.rule(number, rule) for number, rule in enumerate(member._RULES)
     )
     loop = VirtualAsyncio(lambda: stage.world.events)
@@ -192,7 +192,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (SealedRecord, "from_bytes", staticmethod(memory.from_bytes)),
             (lineage, "check_record", memory.check_record),
             (Leases, "after", lambda leases, record: memory.leases_after(leases, record)),
-            (member, "_RULES", rules),
+            (member, "_RULES", judged_by),
             (follower, "Attendance", lambda connections, *rest: Attending(connections.node, *rest)),
             (follower, "Voter", DiskVoter),
             (follower, "asyncio", loop),
@@ -203,6 +203,7 @@ def on_stage(signs_really: bool = False) -> Iterator[Stage]:
             (coordinating, "asyncio", loop),
             (coordinating, "write_whole", write_whole),
             (pending, "write_whole", write_whole),
+            (rules, "_is_peer_id", lambda _name: True),
             (logger, "level", logging.CRITICAL),
         ):
             stack.enter_context(mock.patch.object(target, name, value))
