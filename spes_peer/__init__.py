@@ -4,6 +4,7 @@ The folders answer one question each, and import only downwards:
 
     cli, demo, chaos  what a person types
     first_start, doctor  before a machine is lent, and whether it is fit
+    amending          an organizer's changes of a run that goes on
     bench, experiment what it costs, and what it learns: measured
     daemon            one peer of a run: composes everything below
     following         who introduces us, the records, and the coordinator of the open round, whoever that is

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spes_peer import config, known_runs
@@ -42,6 +43,19 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def invitation(text: str) -> Any:
+    """The text itself, or the file that it was saved to."""
+    from spes_peer.run.invitations import MAX_TEXT_CHARACTERS, Invitation
+
+    try:
+        if not text.startswith("spes-") and Path(text).is_file():
+            with Path(text).open(errors="replace") as file:
+                text = file.read(2 * MAX_TEXT_CHARACTERS)
+        return Invitation.from_text(text)
+    except (BadConfiguration, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def bootstraps(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(one for given in options.bootstrap for one in given.split(","))
 
@@ -62,6 +76,12 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
     add_bootstrap(parser)
     add_data_dir(parser)
     add_max_disk(parser)
+    parser.add_argument(
+        "--invitation",
+        type=invitation,
+        metavar="TEXT|FILE",
+        help="with which its organizer lets you in, where the run asks for one; kept in the state folder",
+    )
     parser.add_argument(
         "-y",
         "--yes",
@@ -167,6 +187,7 @@ def join_settings(options: argparse.Namespace) -> "JoinSettings":
 
     return JoinSettings(
         bootstraps=bootstraps(options),
+        invitation=options.invitation,
         data_dir=data_dir(options),
         name=options.name,
         host=options.host,

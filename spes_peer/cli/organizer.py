@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from spes_peer.cli.amending import add_amending
 from spes_peer.cli.parsing import add_log_level, amount, positive
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import size
@@ -24,6 +25,8 @@ def add_run(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", dest="ACTION")
     for add in (_add_new, _add_check, _add_plan, _add_sign, _add_show):
         add_log_level(add(actions))
+    for parser in add_amending(actions):
+        add_log_level(parser)
 
 
 def _add_new(actions: Any) -> Any:
