@@ -117,7 +117,8 @@ def _of_sync(run: RunFile) -> Mapping[str, str]:
 
 def _data(run: RunFile, data: Data | None) -> Iterator[str]:
     if data is None:
-        yield "  none yet: spes-peer data prepare makes it; a run of bytes takes Python's standard library without"
+        text = "spes-peer data prepare makes it; without, a run of bytes trains on Python's standard library"
+        yield folded("  none yet", text, _LABEL_WIDTH)
         return
     tokenizer = data.tokenizer
     kind = "the bytes of UTF-8" if tokenizer.kind == "bytes" else "a tokenizer.json"

@@ -22,6 +22,11 @@ def folded(label: str, text: str, label_width: int) -> str:
     return "\n".join((label, *lines)).rstrip()
 
 
+def wrapped(text: str) -> str:
+    """A paragraph."""
+    return textwrap.fill(text, width(), break_long_words=False, break_on_hyphens=False)
+
+
 def number(value: float) -> str:
     """As one would say it: 1,430; 262 million; 1.17 billion; 102 billion; 1.05 trillion."""
     for size, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):

@@ -6,7 +6,7 @@ from typing import Any
 
 from spes_peer.planning.explaining import num_active, num_parameters
 from spes_peer.planning.forecast import CHOICES, DAY, Forecast, GroupForecast, PhaseForecast
-from spes_peer.planning.lines import count, folded, number, percent
+from spes_peer.planning.lines import count, folded, number, percent, wrapped
 from spes_peer.training.plan import Plan
 from spes_peer.training.traffic import Line
 from spes_peer.training.traffic_command import amount, duration
@@ -17,16 +17,19 @@ _LABEL_WIDTH = 20
 def in_words(one: Forecast, part: float) -> str:
     """`part` is what training was assumed to use of a card."""
     run = one.run
-    lines = [
+    heading = (
         f"{run.run.name}: {number(num_parameters(run))} parameters, {number(num_active(run))} at work on a token,"
-        f" {number(one.length.num_tokens)} tokens, with {count(one.num_peers, 'volunteer')}",
+        f" {number(one.length.num_tokens)} tokens, with {count(one.num_peers, 'volunteer')}"
+    )
+    lines = [
+        wrapped(heading),
         "",
         *(folded(f"  {label}", text, _LABEL_WIDTH) for label, text in _results(one)),
     ]
     for group in one.groups:
         lines += ["", *_of_group(one, group)]
     if notes := list(_notes(one, part)):
-        lines += ["", *(folded("", text, 0) for text in notes)]
+        lines += ["", *map(wrapped, notes)]
     return "\n".join(lines)
 
 

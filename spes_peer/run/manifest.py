@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -472,7 +472,8 @@ def _sentence(cls: type[BaseModel], location: tuple[int | str, ...], kind: str, 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
-        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            cls = annotation
+        annotation = cls.model_fields[part].annotation if part in cls.model_fields else None
+        for one in (annotation, *get_args(annotation)):  # the section itself, or those of a list of them
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                cls = one
     return list(cls.model_fields)
