@@ -472,7 +472,7 @@ def _sentence(cls: type[BaseModel], location: tuple[int | str, ...], kind: str, 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
-        annotation = cls.model_fields[part].annotation if part in cls.model_fields else None
+        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
         for one in (annotation, *get_args(annotation)):  # the section itself, or those of a list of them
             if isinstance(one, type) and issubclass(one, BaseModel):
                 cls = one
