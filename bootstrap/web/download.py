@@ -38,7 +38,7 @@ class Download:
         self._upload = upload
         self._own = Pace(_BYTES_PER_SECOND)
         self._end_of_text = end_of_text
-        self._num_open = 0
+        self.num_open = 0
 
     async def answer(
         self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
@@ -48,13 +48,13 @@ class Download:
             return web.Response(body=self._config(), headers={**headers, "Content-Type": "application/json"})
         if request.path != WEIGHTS_PATH:
             return None
-        if self._num_open >= MOST_AT_ONCE and request.method == "GET":
+        if self.num_open >= MOST_AT_ONCE and request.method == "GET":
             raise web.HTTPServiceUnavailable(text="others are downloading; come again later, or use: spes-peer export")
-        self._num_open += 1
+        self.num_open += 1
         try:
             return await self._stream(request, headers, stays)
         finally:
-            self._num_open -= 1
+            self.num_open -= 1
 
     def _config(self) -> bytes:
         manifest = self._newest().layout.manifest

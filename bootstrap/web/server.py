@@ -180,6 +180,14 @@ class _Connection(RequestHandler):
         elif self.transport is not None:
             self.transport.abort()
 
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The library's would repeat what it could not read."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("part of an answer is out already")
+        return _said(HTTPStatus(status), "this is no request that can be answered")
+
 
 def _stays(request: web.BaseRequest) -> None:
     if isinstance(doors := request.protocol._manager, _Doors):
