@@ -9,6 +9,7 @@ import numpy as np
 from spes_peer.data.preparing.documents import DOCUMENTS, TROUBLES, Counts
 from spes_peer.data.preparing.sources import SourceRecipe
 from spes_peer.data.preparing.workers import BATCH_BYTES, Batch, Encoded, Position
+from spes_peer.data.reading.hub import Ahead
 from spes_peer.data.reading.inputs import InputFile, records
 from spes_peer.data.reading.memmaps import TokenRow, chunks, open_memmap
 from spes_peer.data.reading.records import PART_BYTES, Meter, Record
@@ -35,8 +36,10 @@ def batches(files: Sequence[InputFile], recipe: SourceRecipe, start: Position, i
     taken: list[Record] = []
     counts, size, where = Counts(), 0, ""
     bytes_before = sum(file.size_bytes for file in files[: start.file])
+    ahead = Ahead(files)
     for index in range(start.file, len(files)):
         file, meter = files[index], Meter()
+        ahead.get(index)
         to_skip = start.record if index == start.file else 0
         for number, record in enumerate(records(file, recipe.text_field, recipe.documents, meter), 1):
             if number <= to_skip:
@@ -52,6 +55,8 @@ def batches(files: Sequence[InputFile], recipe: SourceRecipe, start: Position, i
                 yield Batch(taken, Position(index, number), counts, bytes_before + meter.num_bytes, where)
                 taken, counts, size, where = [], Counts(), 0, ""
         bytes_before += file.size_bytes
+        ahead.done_with(index)
+    ahead.close()
     yield Batch(taken, Position(len(files), 0), counts, bytes_before, where)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from spes_peer.data.preparing import show
 from spes_peer.data.preparing.documents import EMPTY, TROUBLES
+from spes_peer.data.preparing.journal import DOWNLOADS, WORK_FOLDER
 from spes_peer.data.preparing.prepare import DEFAULT_HELD_OUT_TOKENS, Order, Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, count_words, duration, rate_words
-from spes_peer.data.preparing.sources import HUB, Recipe, SourceRecipe, read_recipe, recipe_of
+from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of
+from spes_peer.data.reading.hub import HUB, listed
 from spes_peer.data.reading.inputs import Found, find
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import RunFile, parse_run_file, validated
@@ -79,8 +81,12 @@ def run(
 
 def found_of(recipe: SourceRecipe, folder: Path) -> Found:
     """The files of one source; `BadConfiguration` where it has none."""
-    del folder
-    found = find([Path(path) for path in recipe.paths if not path.startswith(HUB)], bool(recipe.memmap), recipe.split)
+    urls = [path for path in recipe.paths if path.startswith(HUB)]
+    if urls and recipe.memmap:
+        raise BadConfiguration("memory maps of token ids are read from files that are here, not from the hub")
+    found = find([Path(path) for path in recipe.paths if path not in urls], bool(recipe.memmap), recipe.split)
+    for url in urls:
+        found.files += listed(url, recipe.split, folder / WORK_FOLDER / DOWNLOADS)
     if found.skipped:
         kinds = ", ".join(f"{number} {kind}" for kind, number in found.skipped.most_common(5))
         logger.warning("of %s some files are of no kind that is read, and left alone: %s", recipe.name, kinds)

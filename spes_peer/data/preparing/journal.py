@@ -19,6 +19,7 @@ from spes_peer.errors import BadConfiguration
 from spes_peer.files import our_disk, write_whole
 
 WORK_FOLDER = "data.work"
+DOWNLOADS = "downloads"
 _FILE = "journal.json"
 _VERSION = 1
 

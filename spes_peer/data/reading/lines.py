@@ -37,9 +37,8 @@ def has_json_lines(sample: bytes) -> bool:
         return True
     if first == b"{":
         raise Unreadable("it is one JSON object over many lines; make one of it: jq -c . FILE")
-    if len(some) == 1 and first.startswith(b"{") and len(sample) >= _SAMPLE_BYTES:
-        return True  # a line so long that its end is not in the sample
-    return False
+    is_cut = len(some) == 1 and len(sample) >= _SAMPLE_BYTES  # a line so long that its end is not in the sample
+    return is_cut and first.startswith(b"{")
 
 
 def _is_object(line: bytes) -> bool:
