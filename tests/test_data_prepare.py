@@ -492,3 +492,14 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys: pyte
     assert [count_words(number) for number in (7, 1234, 999_499, 12_345_678, 5e12)] == [
         "7", "1.23 k", "999 k", "12.3 M", "5 T",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "docs" / "recipes").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_the_recipes_of_the_docs_can_be_read(path: Path) -> None:
+    recipe = read_recipe(path)
+    assert all(url.startswith("hf://") for one in recipe.source for url in one.paths)
+    given = [one.ratio for one in recipe.source]
+    assert given == [None] or all(given)
+    assert all(one.licence for one in recipe.source)
