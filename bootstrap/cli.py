@@ -78,8 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         "  spes-peer run new my-run && spes-bootstrap --run my-run\n"
         "  spes-bootstrap --run my-run --listen 0.0.0.0:4510 --announce run.example.org:4510 --web 8080\n"
         "  spes-bootstrap --run second --join ADDRESS       a further node of a run, on another machine\n\n"
-        "A further node finds its run again by itself when it is started anew. If it is to coordinate, too, name its\n"
-        "peer id when the run is signed: spes-peer run sign FOLDER --bootstrap-node PEER_ID.\n\n"
+        "A further node finds its run again by itself when it is started anew. If it is to coordinate, too, name it\n"
+        "when the run is signed:\n"
+        "  spes-peer run sign my-run --bootstrap-node $(spes-bootstrap --run second --peer-id)\n\n"
         f"{EXIT_CODES}",
     )
     parser.add_argument(
@@ -114,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST:]PORT",
         help="show the run to everybody on a web page, where the node listens unless a host is given (not shown)",
     )
+    parser.add_argument(
+        "--peer-id",
+        action="store_true",
+        help="print the peer id of the node in this folder, which gets its key by that, and end; for run sign",
+    )
     add_pace(parser)
     add_relay_limits(parser, OF_BOOTSTRAP)
     add_max_disk(parser)
@@ -128,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.peer_id:
+        from spes_peer.folder import StateFolder
+
+        print(StateFolder(options.folder).identity().peer_id)
+        return 0
     named = tuple(parse_address(one) for given in options.join for one in given.split(","))
     from bootstrap.node import BootstrapSettings, run_bootstrap
 

@@ -5,6 +5,7 @@ manifest.spes                   a folder that has a run: it goes on from what is
 neither, and --join ADDRESS     a further node of a run that is there: its folder is made from the network
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +15,14 @@ from spes_peer.errors import BadConfiguration, UserError
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes
-from spes_peer.folder import MANIFEST_FILE, ORGANIZER_KEY_FILE, StateFolder
+from spes_peer.folder import MANIFEST_FILE, StateFolder
 from spes_peer.following.arrival import Arrival
-from spes_peer.organize import read_manifest
+from spes_peer.organize import RUN_FILE, can_be_signed, read_manifest, sign_run
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import PeerEntry
 
 logger = logging.getLogger(__name__)
 
-RUN_FILE = "run.toml"
 _FIRST_LOOK_SECONDS = 5.0  # for somebody who was here before
 
 
@@ -46,22 +46,20 @@ def check_openable(path: Path, named: Sequence[NodeAddress]) -> None:
     """`BadConfiguration` for a folder from which no node can be started, before anything is written there."""
     if (path / MANIFEST_FILE).exists():
         read_manifest(path)
-    elif not named and not _is_unsigned(path):
+    elif (path / RUN_FILE).exists() and not can_be_signed(path):
+        read_manifest(path)  # says what to do
+    elif not named and not can_be_signed(path):
         raise BadConfiguration(
             f"{path} holds no run; make one with: spes-peer run new {path};"
             " or join one that is there as a further node: --join ADDRESS"
         )
 
 
-def _is_unsigned(path: Path) -> bool:
-    return (path / RUN_FILE).exists() and (path / ORGANIZER_KEY_FILE).exists()
-
-
 async def open_folder(folder: StateFolder, named: Sequence[NodeAddress]) -> Opened:
     """Signs, asks the nodes of `named` until one answers, or goes on from the folder: whichever is needed."""
     if (folder.path / MANIFEST_FILE).exists():
         return await _reopened(folder, named)
-    if _is_unsigned(folder.path):
+    if can_be_signed(folder.path):
         signed = await _signed_now(folder.path)
         return Opened(folder, signed, KnownNodes(folder.known_nodes, signed.run_id), None)
     arrival = Arrival(named, known=tuple, accept=lambda _introduction: None, say=_say)
@@ -73,7 +71,10 @@ async def open_folder(folder: StateFolder, named: Sequence[NodeAddress]) -> Open
 
 
 async def _signed_now(path: Path) -> SignedManifest:
-    raise BadConfiguration(f"the run in {path} is not signed yet; do so with: spes-peer run sign {path}")
+    logger.info("the run in %s is not signed yet: signing it now, with its organizer's key", path)
+    signed = await asyncio.to_thread(sign_run, path, is_held=True)
+    logger.info("signed: from now on nothing in run.toml changes this run run=%s", signed.run_id.hex()[:12])
+    return signed
 
 
 async def _reopened(folder: StateFolder, named: Sequence[NodeAddress]) -> Opened:

@@ -30,7 +30,7 @@ from spes_peer.data.shards import make_shards
 from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed
 from spes_peer.files import UNFINISHED, making_folder, write_whole
 from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE
-from spes_peer.identity import Identity
+from spes_peer.identity import Identity, PeerId
 from spes_peer.lock import holder_of, locked
 from spes_peer.run.certificates import Checks, sign_genesis
 from spes_peer.run.chain import Chain
@@ -161,10 +161,12 @@ def sign_run(
     licence: str = "",
     key: Path | None = None,
     is_held: bool = False,
+    bootstraps: Sequence[PeerId] = (),
 ) -> SignedManifest:
     """Fix the run in `folder` for ever: genesis blocks, manifest, record 0. The first weights are drawn from the run's
     seed, or else what `genesis` makes; `licence` stands in place of the one in data.json; `key` is the organizer's,
-    where it is not in the folder. Nobody else may be at work on the folder, and the caller alone if `is_held`.
+    where it is not in the folder; `bootstraps` are bootstrap nodes that may coordinate, after the folder's own. Nobody
+    else may be at work on the folder, and the caller alone if `is_held`.
 
     `BadConfiguration` for a run that is signed already, or whose file is not as it must be."""
     text = run_file_in(folder)
@@ -180,7 +182,7 @@ def sign_run(
         data = data_in(folder) or _embedded(folder, run_file)
         if isinstance(data, Data):
             refuse_unless_sound(check_text(text, data), folder)
-        return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence)
+        return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence, bootstraps)
 
 
 def create_run(
@@ -245,11 +247,17 @@ def _tokenized(folder: Path, run_file: RunFile, documents: Corpus) -> Data:
 
 
 def _sign(
-    folder: Path, run_file: RunFile, data: Data, organizer: Identity, make: Genesis, licence: str
+    folder: Path,
+    run_file: RunFile,
+    data: Data,
+    organizer: Identity,
+    make: Genesis,
+    licence: str,
+    bootstraps: Sequence[PeerId] = (),
 ) -> SignedManifest:
     if isinstance(data, Data):
         _refuse_missing_blobs(folder, data)
-    bootstrap = Identity.load_or_create(folder / KEY_FILE)
+    candidates = tuple(dict.fromkeys((Identity.load_or_create(folder / KEY_FILE).peer_id, *bootstraps)))
     data = data.model_copy(update={"licence": licence}) if licence else data
     keys = dict.fromkeys((organizer.peer_id, *run_file.run.organizers))
     raw = {**run_file.model_dump(), "data": data.model_dump(), "organizers": tuple(keys)}
@@ -263,7 +271,7 @@ def _sign(
             raw["origin"] = Origin(run_id=make.origin.hex(), round=genesis.round).model_dump()
         manifest = validated(Manifest, raw, RUN_FILE)
         signed = sign_manifest(manifest, organizer)
-        record = first_record(signed.run_id, genesis.blocks, (bootstrap.peer_id,), time.time())
+        record = first_record(signed.run_id, genesis.blocks, candidates, time.time())
         Chain(building, Checks.of(manifest, signed.run_id)).append(sign_genesis(record, organizer, signed.run_id))
         shutil.rmtree(folder / "records", ignore_errors=True)  # of signing that was killed: no manifest names them
         (building / "records").rename(folder / "records")

@@ -201,11 +201,9 @@ class Measure:
                 _say(f"starting {num_dht_nodes} DHT nodes")
                 opening = dht_nodes(num_dht_nodes, self._folder, introduction, self._figures)
                 nodes = await stack.enter_async_context(opening)
-                has_stored, identities = asyncio.Event(), [client.identity for client in clients]
-                beat_seconds = introduction.manifest.timing.dht_beat_seconds
-                storing = keep_stored(nodes, identities, beat_seconds, has_stored)
+                identities = [client.identity for client in clients]
+                storing = keep_stored(nodes, identities, introduction.manifest.timing.dht_beat_seconds)
                 background.append(asyncio.create_task(storing))
-                await has_stored.wait()
             _say(f"measuring for {seconds:g} s")
             self._figures.seconds.pop("beat heard", None)
             before, began_at, num_beats = _use_of(self._pid), time.monotonic(), self._figures.num_beats

@@ -1,5 +1,5 @@
-"""Simulated volunteers of `bench bootstrap`: each has a key, a TLS connection and a stream to the coordinator, as a real
-one has; but they train nothing, check no signature, and sign every proposal.
+"""Simulated volunteers of `bench bootstrap`: each has a key, a TLS connection and a stream to the coordinator, as a
+real one has; but they train nothing, check no signature, and sign every proposal.
 
 What all are sent alike is read once.
 """

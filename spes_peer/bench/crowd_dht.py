@@ -84,9 +84,7 @@ async def dht_nodes(
         yield nodes
 
 
-async def keep_stored(
-    nodes: Sequence[CrowdedNode], identities: Sequence[Identity], beat_seconds: float, has_stored: asyncio.Event
-) -> None:
+async def keep_stored(nodes: Sequence[CrowdedNode], identities: Sequence[Identity], beat_seconds: float) -> None:
     """Each stores once a beat, evenly over it, for ever; who falls behind goes on as fast as may be."""
 
     async def through(node: CrowdedNode, own: Sequence[Identity]) -> None:
@@ -96,7 +94,6 @@ async def keep_stored(
             for number, identity in enumerate(own):
                 await node.store(identity)
                 await asyncio.sleep(began_at + (number + 1) * beat_seconds / len(own) - loop.time())
-            has_stored.set()
 
     async with asyncio.TaskGroup() as tasks:
         for number, node in enumerate(nodes):

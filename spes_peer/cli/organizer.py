@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.cli.amending import add_amending
-from spes_peer.cli.parsing import add_log_level, amount, positive
+from spes_peer.cli.parsing import add_log_level, amount, peer_id, positive
+from spes_peer.config import Repeated
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import size
 
@@ -116,6 +117,16 @@ def _add_sign(actions: Any) -> Any:
     )
     parser.add_argument("--licence", default="", metavar="TEXT", help="of the data, in place of the prepared data's")
     parser.add_argument("--key", type=Path, metavar="FILE", help="the organizer's key (FOLDER/organizer.key)")
+    parser.add_argument(
+        "--bootstrap-node",
+        dest="bootstraps",
+        type=peer_id,
+        action=Repeated,
+        default=[],
+        metavar="PEER_ID",
+        help="a further bootstrap node that may coordinate when the first is down, as `spes-bootstrap --run ITS_FOLDER"
+        " --peer-id` prints it; may be given several times (none)",
+    )
     parser.set_defaults(run=_sign)
     return parser
 
@@ -169,7 +180,7 @@ def _sign(options: argparse.Namespace) -> None:
         genesis = Genesis.of_model(model, is_dense=options.upcycle is not None)
     if options.old is not None:
         genesis = Genesis.of_run(options.old)
-    signed = sign_run(options.folder, genesis, options.licence, options.key)
+    signed = sign_run(options.folder, genesis, options.licence, options.key, bootstraps=options.bootstraps)
     print(f"run {signed.run_id.hex()} in {options.folder}")
     print(f"start its bootstrap node with: spes-bootstrap --run {shlex.quote(str(options.folder))}")
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from spes_peer import known_runs
 from spes_peer.config import Repeated
-from spes_peer.errors import BadConfiguration
+from spes_peer.errors import BadConfiguration, BadSignature
 from spes_peer.exchange.relays import RelayLimits
 from spes_peer.logs import FORMATS
 from spes_peer.training.plan_command import size
@@ -161,6 +161,16 @@ def data_dir(options: argparse.Namespace) -> Path:
     if options.data_dir is not None:
         return Path(options.data_dir)
     return known_runs.usual()
+
+
+def peer_id(text: str) -> Any:
+    from spes_peer.identity import PeerId, public_key_of
+
+    try:
+        public_key_of(text)
+    except BadSignature:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no peer id, such as 12D3KooW…") from None
+    return PeerId(text)
 
 
 def metrics_address(text: str) -> Any:
