@@ -26,6 +26,7 @@ from spes_peer.rounds.messages import (
     Holding,
     MissingOffers,
     Offer,
+    PendingAmendment,
     Proposal,
     RecordSignature,
     ReduceInput,
@@ -50,8 +51,8 @@ from spes_peer.run.records import (
     SealedRecord,
     first_record,
 )
-from spes_peer.run.rules import Rules
-from spes_peer.run.signed import Signer
+from spes_peer.run.rules import Change, Rules, sign_amendment
+from spes_peer.run.signed import Signed, Signer
 
 RUN_ID = bytes(range(32))
 ORGANIZER = Identity.from_seed(b"\1" * 32)
@@ -131,7 +132,9 @@ class Member:
         entry = self.head.record.entry_of(self.peer_id)
         if entry is None:
             self.say(AdmissionRequest(self.subsets, 1000.0, PROTOCOL_VERSION))
-        elif self.contributes and not self.head.record.is_final:
+        elif not self.head.record.trains:
+            self.say(Footing(self.head.round, self.root))
+        elif self.contributes:
             self.contribute()
 
     def follow(self, certified: CertifiedRecord) -> None:
@@ -213,6 +216,7 @@ class Member:
             self.inputs,
             self.verdicts,
             self.is_excused,
+            self.root,
         )
 
     def sign(self, proposal: Proposal) -> None:
@@ -304,6 +308,14 @@ class Swarm:
         num_before = len(member.refusals)
         self.take(coordinator.on_message(self.state, member.signer.sign(message), message, self.now))
         return member.refusals[-1] if len(member.refusals) > num_before else ""
+
+    def amend(self, change: Change, organizer: Identity = ORGANIZER) -> Signed:
+        """One of the members hands an amendment behind the newest record to the coordinator."""
+        record = self.head.record
+        rules = change.of(self.state.rules, self.now)
+        amendment = sign_amendment(rules, record.amendment, organizer, RUN_ID, self.now)
+        self[0].say(PendingAmendment(amendment))
+        return amendment
 
     def deliver_one(self) -> None:
         signed, message = self.inbox.popleft()

@@ -160,7 +160,7 @@ def _add_invite(actions: Any) -> Any:
     )
     what.add_argument("--out", type=Path, metavar="FILE", help="write it there, readable by you alone (print it)")
     parser.add_argument(
-        "--for", dest="peer", type=peer_id, default="", metavar="PEER_ID", help="for this peer alone (for anybody)"
+        "--for", dest="peer", type=peer_id, metavar="PEER_ID", help="for this peer alone (for anybody)"
     )
     parser.add_argument("--days", type=float, default=14.0, metavar="N", help="how long one can join with it (14)")
     parser.set_defaults(run=_invite)
@@ -192,7 +192,7 @@ def _make_invitation(organizer: Any, options: argparse.Namespace) -> None:
         raise BadConfiguration(f"this run asks for no invitations: {how}")
     if not 0 < options.days <= 3650:
         raise BadConfiguration(f"--days {options.days:g}: between 0 and 3650")
-    invitation = organizer.invite(options.days, options.peer)
+    invitation = organizer.invite(options.days, options.peer or "")
     text = invitation.to_text()
     if options.out is not None:
         write_whole(options.out, text.encode() + b"\n", mode=0o600)
