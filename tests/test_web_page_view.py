@@ -11,7 +11,8 @@ from web_runs import STARTED_AT, MadeUp, peer
 from bootstrap.web import api, chart, words
 from bootstrap.web.metrics import metrics_text
 from bootstrap.web.page import render
-from bootstrap.web.view import Point, planned_tokens, view_of
+from bootstrap.web.seeing import planned_tokens, view_of
+from bootstrap.web.view import Point
 from spes_peer.run.manifest import Manifest, SignedManifest
 from spes_peer.run.peers import PeerState
 
@@ -114,10 +115,15 @@ def test_a_finished_run_thanks_and_lets_nobody_join(manifest: Manifest) -> None:
 
 
 def test_a_paused_run_says_so_and_no_time_left(made_up: MadeUp) -> None:
-    view = view_of(made_up.facts(is_paused=True))
+    view = view_of(made_up.facts(rules=replace(made_up.facts().rules, paused_at=1.0)))
     assert view.phase.name == "paused"
     assert view.progress.seconds_left is None
     assert "The organizer has paused the run" in render(view)
+
+
+def test_a_run_with_too_few_members_for_a_round_rests(made_up: MadeUp) -> None:
+    view = view_of(made_up.facts(rules=replace(made_up.facts().rules, quorum=9)))
+    assert view.phase.words == "Resting: 8 of the 9 volunteers that a round takes are here"
 
 
 # ---- figures ----
@@ -131,8 +137,16 @@ def test_speed_and_time_left_are_those_of_the_newest_rounds(made_up: MadeUp) -> 
     assert progress.fraction == pytest.approx(800 / 2000)
 
 
+def test_rounds_in_which_nobody_trained_do_not_count_for_the_speed(made_up: MadeUp) -> None:
+    facts = made_up.facts()
+    last = facts.rows[-1]
+    idle = [replace(last, round=last.round + n, opened_at=last.opened_at + 5000 * n, tokens=0) for n in range(1, 20)]
+    progress = view_of(replace(facts, rows=(*facts.rows, *idle))).progress
+    assert progress.tokens_per_second == pytest.approx(20 * 32 * 128 / 610)
+
+
 def test_a_run_that_is_to_end_early_is_further(made_up: MadeUp) -> None:
-    progress = view_of(made_up.facts(finish_after_round=50)).progress
+    progress = view_of(made_up.facts(rules=replace(made_up.facts().rules, finish_after_round=50))).progress
     assert progress.fraction == pytest.approx(0.8)
     assert progress.seconds_left == pytest.approx(10 * 610)
 

@@ -1,5 +1,6 @@
 """Made-up runs for the tests of the web page: what a node could know, without a node."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +16,14 @@ from spes_peer.rounds.messages import CoordinatorBeat
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import DataRange, RosterEntry, first_record
+from spes_peer.run.rules import Rules
 from spes_peer.run.tallies import Tally
 
 STARTED_AT = 1_764_000_000.0
 NAMES = ("ada", "Noor's old laptop", "lab-3", "räknare", "gpu-box", "kitchen", "mira", "Zuse", "blue whale", "orchard")
 
 
+@functools.cache
 def peer(number: int) -> PeerId:
     return Identity.from_seed(number.to_bytes(4, "big") * 8).peer_id
 
@@ -82,6 +85,7 @@ class MadeUp:
             states=dict.fromkeys(members, PeerState.ONLINE),
             beat=CoordinatorBeat(0, head.round, self.phase, head.opened_at, tuple(members[:2]), 0.0, "a stranger's"),
             join_addresses=(f"/dns/run.example.org/tcp/4510/p2p/{BOOTSTRAP}",),
+            rules=Rules.of(self.manifest),
             checkpoint_round=head.round // 10 * 10,
             checkpoint_bytes=28_400_000,
         )

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bootstrap.web import api, metrics, page
-from bootstrap.web.view import Facts, RunView, view_of
+from bootstrap.web.seeing import view_of
+from bootstrap.web.view import Facts, RunView
 
 FRESH_SECONDS = 1.0
 _HTML = "text/html; charset=utf-8"

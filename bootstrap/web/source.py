@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from bootstrap.web.history import History
 from bootstrap.web.names import NameBook
@@ -13,6 +14,7 @@ from spes_peer.rounds.messages import CoordinatorBeat
 from spes_peer.run.chain import Switch
 from spes_peer.run.peers import PeerState, Role
 from spes_peer.run.records import Snapshot
+from spes_peer.run.rules import Rules, rules_of
 
 NAMES_FILE = "web-names.json"
 
@@ -62,6 +64,8 @@ class Source:
         if chain.head is None:
             raise BlobMissing("record 0 is not here yet")
         snapshot = self.checkpoint()
+        rules = rules_of(chain.head.record, Rules.of(node.manifest))
+        ends = [round for round in (self._finish_after, rules.finish_after_round) if round]
         return Facts(
             manifest=node.manifest,
             run_id=node.run_id,
@@ -78,7 +82,7 @@ class Source:
             join_addresses=tuple(self._addresses()),
             checkpoint_round=snapshot.round,
             checkpoint_bytes=sum(block.size_bytes for block in snapshot.blocks),
-            finish_after_round=self._finish_after,
+            rules=replace(rules, finish_after_round=min(ends, default=0)),
         )
 
     def checkpoint(self) -> Snapshot:
