@@ -71,7 +71,6 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"merge_interval_steps": 200}, r"merge_interval_steps \(200\) must be below merge_warmup_steps \(200\)"),
     ({"block_elements": 1024, "d_model": 1024, "num_layers": 8}, r"block_elements \(1024\) cuts the model into \d+"),
-    ({"snapshot_rounds": 101}, r"snapshot_rounds \(101\) exceeds the run's 100 rounds"),
     ({"num_subsets": 3}, r"num_subsets \(3\) must divide num_experts \(8\)"),
     ({"overlap_steps": 21}, r"overlap_steps \(21\) exceeds the 20 steps of a round"),
     ({"dht_ttl_seconds": 20}, r"dht_beat_seconds \(8\) must be below dht_ttl_seconds / 3"),
@@ -79,6 +78,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"lr": -1.0}, r"training\.lr: Input should be greater than 0"),
 ]  # fmt: skip
 WARNINGS: list[tuple[dict[str, Any], str]] = [
+    ({"snapshot_rounds": 101}, r"snapshot_rounds \(101\) exceeds the run's 100 rounds"),
     ({"min_peers": 2}, r"min_peers \(2\) is below num_subsets \(4\): .* must hold 2 subsets"),
     ({"final_phase_fraction": 0.3, "final_phase_batch_sequences": 64}, r"the batch of the final phase \(64 sequences"),
     ({"merge_warmup_steps": 3000}, r"merge_warmup_steps \(3000\) exceeds total_steps \(2000\)"),
@@ -110,7 +110,7 @@ def test_all_faults_are_said_at_once() -> None:
     assert values.run is None
     assert [one.split()[0] for one in values.errors[:1]] == ["unknown"]
     assert len(values.errors) == 4
-    more = checked(warmup_steps=5000, batch_sequences=1, snapshot_rounds=500, data=data_of(10_000))
+    more = checked(warmup_steps=5000, batch_sequences=1, merge_interval_steps=200, data=data_of(10_000))
     assert len(more.errors) == 4
 
 

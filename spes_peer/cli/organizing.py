@@ -5,7 +5,6 @@ import dataclasses
 import json
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 
 from spes_peer import conversion, organize
@@ -16,7 +15,7 @@ from spes_peer.planning.fleet import MOST_VOLUNTEERS, Group, link, read_fleet
 from spes_peer.planning.forecast import UTILISATION, Forecast, forecast
 from spes_peer.planning.lines import count, folded, number
 from spes_peer.planning.words import as_json, in_words
-from spes_peer.run.checking import Checked, check_text, trains_bytes
+from spes_peer.run.checking import check_text, trains_bytes
 from spes_peer.run.data import Data
 from spes_peer.run.length import Length
 from spes_peer.run.manifest import Run, RunFile, parse_run_file, validated
@@ -50,10 +49,14 @@ def check(path: Path, is_quiet: bool, is_json: bool) -> int:
     """Explain, and list all that is wrong; 2 if the run cannot be signed."""
     text, data = read(path)
     checked = check_text(text, data)
+    if path.is_dir() and organize.is_signed(path):
+        print(
+            f"{path} is signed: see spes-peer run show; what is in run.toml has no effect any more\n", file=sys.stderr
+        )
     if is_json:
         print(json.dumps([dataclasses.asdict(one) for one in checked.findings], indent=2))
         return BadConfiguration.exit_code if checked.errors else 0
-    if checked.run is not None and not is_quiet and not _has_misfits(checked, text):
+    if checked.run is not None and checked.is_consistent and not is_quiet:
         print("\n".join(explained(checked.run, data)))
         print()
     for label, texts in (("error", checked.errors), ("warning", checked.warnings)):
@@ -62,8 +65,9 @@ def check(path: Path, is_quiet: bool, is_json: bool) -> int:
     if checked.errors:
         print(f"\n{path} cannot be signed: {count(len(checked.errors), 'error')}", file=sys.stderr)
         return BadConfiguration.exit_code
-    lacks_data = data is None and checked.run is not None and not trains_bytes(checked.run)
-    print(f"{path} can be signed{' once its data is there' if lacks_data else ''}")
+    if not (path.is_dir() and organize.is_signed(path)):
+        lacks_data = data is None and checked.run is not None and not trains_bytes(checked.run)
+        print(f"{path} can be signed{' once its data is there' if lacks_data else ''}")
     return 0
 
 
@@ -195,10 +199,3 @@ def _group(run: RunFile, options: argparse.Namespace) -> Group:
     if found is None:
         raise BadConfiguration(f"no card of {_CARDS_GB[-1]} GB or less holds a subset; name what there is with --card")
     return Group(num_volunteers, size * 10**9, line, options.tokens_per_second or 0.0)
-
-
-def _has_misfits(checked: Checked, text: str) -> bool:
-    """Whether values contradict each other, so that nothing follows from them."""
-    misfits: list[str] = []
-    RunFile.model_validate(tomllib.loads(text), context=misfits)
-    return bool(misfits)

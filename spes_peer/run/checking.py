@@ -39,6 +39,8 @@ class Checked:
 
     run: RunFile | None
     findings: tuple[Finding, ...]
+    is_consistent: bool = True
+    """Whether no two values contradict each other, so that something follows from them."""
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -58,17 +60,15 @@ def check_text(text: str, data: Data | None) -> Checked:
     misfits: list[str] = []
     try:
         run = RunFile.model_validate(raw, context=misfits)
+        return Checked(run, (*map(Finding, misfits), *found(run, data)), is_consistent=not misfits)
     except ValidationError as error:
         return Checked(None, tuple(map(Finding, (*in_words(RunFile, error), *misfits))))
     except ArithmeticError:  # of our own rules, on whole numbers that no float holds
         return Checked(None, (Finding("a number in it is beyond all measure"),))
-    if misfits:  # what follows from values that do not fit together says nothing
-        return Checked(run, tuple(map(Finding, misfits)))
-    return Checked(run, tuple(found(run, data)))
 
 
 def found(run: RunFile, data: Data | None) -> list[Finding]:
-    """What is wrong with a run file that is valid."""
+    """What is wrong with a run file, of which each value is possible by itself, beside its misfits."""
     rules: tuple[Callable[[RunFile], Iterator[Finding]], ...] = (_steps, _peers, _merges, _blocks, _snapshots, _rates)
     findings = [finding for rule in rules for finding in rule(run)]
     if data is not None:
@@ -125,8 +125,8 @@ def _peers(run: RunFile) -> Iterator[Finding]:
 
 def _merges(run: RunFile) -> Iterator[Finding]:
     sync, training = run.sync, run.training
-    if not (sync.merge_alpha and sync.merge_warmup_steps):
-        return
+    if not (sync.merge_alpha and sync.merge_warmup_steps) or sync.merge_interval_steps % training.steps_per_round:
+        return  # the last is a misfit
     for phase in Length.of(run).phases:
         begin, end = phase.first_step, min(phase.end_step + 1, sync.merge_warmup_steps)
         is_due = (end - 1) // sync.merge_interval_steps > begin // sync.merge_interval_steps
@@ -181,7 +181,8 @@ def _snapshots(run: RunFile) -> Iterator[Finding]:
     rounds, every = Length.of(run).num_rounds, run.sync.snapshot_rounds
     if every > rounds:
         yield Finding(
-            f"snapshot_rounds ({every}) exceeds the run's {rounds} rounds: it would end without a snapshot",
+            f"snapshot_rounds ({every}) exceeds the run's {rounds} rounds: who joins replays it from the beginning",
+            is_error=False,
         )
     elif (part := 2 * every * update_bytes(run) / state_bytes(run)) > _MOST_REPLAYED:
         yield Finding(

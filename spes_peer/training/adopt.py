@@ -133,14 +133,7 @@ def adopt(manifest: Manifest, blobs: BlobStore, folder: Path, upcycle: bool) -> 
     """Store the weights in `folder` as the first of the run; the names of their blocks, in block order."""
     layout, checkpoint = Layout(manifest), Checkpoint(folder)
     groups = upcycled_groups(layout, checkpoint, manifest.run.seed) if upcycle else adopted_groups(layout, checkpoint)
-    return store_groups(layout, blobs, _announced(groups, manifest.model.num_experts))
-
-
-def _announced(groups: Iterable[tuple[int | None, Tensor]], num_experts: int) -> Iterator[tuple[int | None, Tensor]]:
-    for expert, flat in groups:
-        what = "shared parameters" if expert is None else f"expert {expert + 1} of {num_experts}"
-        print(f"storing {what}, {flat.numel() / 1e6:.1f} million values", flush=True)
-        yield expert, flat
+    return store_groups(layout, blobs, groups)
 
 
 if __name__ == "__main__":

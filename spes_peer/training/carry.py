@@ -42,16 +42,14 @@ def carry(folder: Path, old_folder: Path) -> None:
     layout = Layout(SignedManifest.from_bytes((folder / "manifest.spes").read_bytes()).open())
     old = StoredState(old_folder, replays=True, say=lambda text: print(text, flush=True))
     refuse_another_model(old.layout.manifest.model, layout.manifest.model)
+    print(f"beginning with the state of {old.layout.manifest.run.name} after record {old.round}", flush=True)
     blocks = store_groups(layout, BlobStore(folder / "blobs"), _groups(old))
     write_whole(folder / "genesis.spes", convert.encode(Snapshot(old.round, blocks)))
 
 
 def _groups(old: StoredState) -> Iterator[tuple[int | None, Tensor]]:
     """In fp32, one in memory at a time."""
-    num_experts = old.layout.manifest.model.num_experts
-    for expert in (None, *range(num_experts)):
-        what = "shared parameters" if expert is None else f"expert {expert + 1} of {num_experts}"
-        print(f"carrying over {what}, as after record {old.round}", flush=True)
+    for expert in (None, *range(old.layout.manifest.model.num_experts)):
         num_elements = old.layout.num_shared if expert is None else old.layout.num_per_expert
         yield expert, old.read(expert, 0, num_elements).float()
 

@@ -1,7 +1,7 @@
 """The first weights of a run, made once by its organizer: `python -m spes_peer.training.genesis RUN_FOLDER`.
 
 Reads RUN_FOLDER/manifest.spes, writes every block to RUN_FOLDER/blobs and their names to RUN_FOLDER/genesis.spes, a
-`Snapshot` of round 0. A process of its own, so that the organizer's command needs no torch.
+`Snapshot` of round 0. Prints what it is at. A process of its own, so that the organizer's command needs no torch.
 """
 
 import sys
@@ -31,8 +31,10 @@ def store_groups(
 ) -> tuple[BlockName, ...]:
     """Store groups, which come in block order, in their public dtype, and momentum of zero where the run has any; the
     names of their blocks, in the order of `state_blocks`."""
-    names = []
+    names, num_experts = [], layout.manifest.model.num_experts
     for expert, flat in groups:
+        what = "shared parameters" if expert is None else f"expert {expert + 1} of {num_experts}"
+        print(f"storing {what}, {flat.numel() / 1e6:.1f} million values", flush=True)
         for block in layout.shared_blocks if expert is None else layout.expert_blocks(expert):
             blob = blobs.put(state_bytes(layout.dtype_of(block), flat[block.start : block.end]))
             names.append(BlockName(block.id, blob.name, blob.size_bytes))
