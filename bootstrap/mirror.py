@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from spes_peer.collection import Shards
+from spes_peer.collection import WantedData
+from spes_peer.data.coming import ComingShards
+from spes_peer.data.index import ShardIndex
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import SpesError
 from spes_peer.exchange.transfers import Gathering
 from spes_peer.node import Node
-from spes_peer.run.manifest import Shard
+from spes_peer.run.data import Shard
 from spes_peer.run.records import Record
 from spes_peer.wire.control_pb2 import Progress
 
@@ -49,29 +51,25 @@ class Mirror:
         done, whole = float(gathering.done_bytes), float(gathering.whole_bytes)
         return Progress(what="the run's data", done=done, whole=whole, unit="bytes", since_at=self._since_at)
 
-    def wanted(self, record: Record, room_bytes: int) -> Shards:
+    def wanted(self, record: Record, room_bytes: int) -> WantedData:
         """What stays, and in which order the rest would go; asked in a thread, by the collector."""
-        data = self._node.manifest.data
+        kept, index = frozenset(self._node.manifest.data.kept_by_all), self._node.shard_index.here()
+        if index is None:
+            return WantedData(kept)
         if is_first(self._node):
-            return Shards(frozenset(shard.blob for shard in (data.held_out, *data.shards)))
-        now = {shard.blob for shard in self._copied(record, room_bytes)}
-        order = enumerate(self._in_order(record))
-        return Shards(frozenset(now), {shard.blob: place for place, shard in order if shard.blob not in now})
+            return WantedData(kept.union(shard.blob for shard in index.shards()))
+        now = kept.union(shard.blob for shard in self._copied(index, record, room_bytes))
+        return WantedData(now, ComingShards(Shuffle.of(self._node.manifest), index, record.next_position))
 
-    def _copied(self, record: Record, room_bytes: int) -> Iterator[Shard]:
+    def _copied(self, index: ShardIndex, record: Record, room_bytes: int) -> Iterator[Shard]:
+        """As many as there is room for, as training comes to them."""
         data = self._node.manifest.data
-        yield data.held_out  # whoever tests needs it in every round
-        for shard in self._in_order(record):
+        room_bytes -= sum(data.kept_by_all.values())
+        for shard in map(index.shard, Shuffle.of(self._node.manifest).shards_from(record.next_position)):
             room_bytes -= data.size_bytes(shard)
             if room_bytes < 0:
                 return
             yield shard
-
-    def _in_order(self, record: Record) -> Iterator[Shard]:
-        """Every training shard, as training comes to it."""
-        shards = self._node.manifest.data.shards
-        for index in Shuffle.of(self._node.manifest).shards_from(record.next_position):
-            yield shards[index]
 
     async def run(self) -> None:
         """Copy what is missing, for ever; what cannot be had is tried again."""
@@ -90,23 +88,26 @@ class Mirror:
         node, head, room_bytes = self._node, self._node.chain.head, self._room_bytes()
         if head is None or room_bytes is None:
             return
-        missing = await asyncio.to_thread(self._missing, head.record, room_bytes)
+        index = await node.shard_index.get()
+        missing = await asyncio.to_thread(self._missing, index, head.record, room_bytes)
         if not missing:
             return
-        size_of, self._since_at = node.manifest.data.size_bytes, time.time()
+        self._since_at = time.time()
         gathering = self._gathering = Gathering(node.transfers)
-        for shard in missing:
-            gathering.expect(shard.blob, size_of(shard))
+        for blob, size in missing.items():
+            gathering.expect(blob, size)
         try:
-            coming = iter(missing)
+            coming = iter(missing.items())
             while some := list(islice(coming, _AT_ONCE)):
-                wanted = [(shard.blob, size_of(shard), node.others()) for shard in some]
+                wanted = [(blob, size, node.others()) for blob, size in some]
                 await node.fetcher.fetch_all(wanted, gathering=gathering)
         finally:
             self._gathering = None
-        logger.info("the run's data is here shards=%d bytes=%d", len(missing), gathering.whole_bytes)
+        logger.info("the run's data is here blobs=%d bytes=%d", len(missing), gathering.whole_bytes)
 
-    def _missing(self, record: Record, room_bytes: int) -> list[Shard]:
+    def _missing(self, index: ShardIndex, record: Record, room_bytes: int) -> dict[str, int]:
+        """Sizes of the blobs in bytes, in the order in which they are fetched."""
         data, has = self._node.manifest.data, self._node.blobs.has
-        wanted = (data.held_out, *data.shards) if is_first(self._node) else self._copied(record, room_bytes)
-        return [shard for shard in wanted if not has(shard.blob)]
+        shards = index.shards() if is_first(self._node) else self._copied(index, record, room_bytes)
+        wanted = data.kept_by_all | {shard.blob: data.size_bytes(shard) for shard in shards}
+        return {blob: size for blob, size in wanted.items() if not has(blob)}

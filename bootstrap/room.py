@@ -15,11 +15,10 @@ from spes_peer.node import Node
 
 def refuse_if_too_small(node: Node, max_disk: int) -> None:
     """`BadConfiguration`, with the numbers, if the folder may not take what this node must keep, or cannot yet."""
-    data = node.manifest.data
     state_bytes = least_bytes(node.layout)
-    shards = (data.held_out, *data.shards) if is_first(node) else (data.held_out,)
-    data_bytes = sum(data.size_bytes(shard) for shard in shards)
-    whose = "the run's data, which no other node must have" if is_first(node) else "the held-out data"
+    sizes = _sizes(node)
+    data_bytes = sum(sizes.values())
+    whose = "the run's data, which no other node must have" if is_first(node) else "the data that everybody keeps"
     if max_disk and max_disk < state_bytes + data_bytes:
         raise BadConfiguration(
             f"--max-disk {in_words(max_disk)} is too small for this node, which cannot spare"
@@ -28,10 +27,20 @@ def refuse_if_too_small(node: Node, max_disk: int) -> None:
         )
     if (node.folder.path / SNAPSHOTS_FILE).exists():
         return
-    missing_bytes = state_bytes + sum(data.size_bytes(one) for one in shards if not node.blobs.has(one.blob))
+    missing_bytes = state_bytes + sum(size for blob, size in sizes.items() if not node.blobs.has(blob))
     free_bytes = shutil.disk_usage(node.folder.path).free
     if free_bytes < missing_bytes:
         raise BadConfiguration(
             f"{node.folder.path} has {in_words(free_bytes)} of free disk, and this node will need"
             f" {in_words(missing_bytes)} more; make room, or move the folder"
         )
+
+
+def _sizes(node: Node) -> dict[str, int]:
+    """In bytes, of the blobs of data that must stay; before an index is here, as if all its shards were one."""
+    data = node.manifest.data
+    if not is_first(node):
+        return data.kept_by_all
+    index = node.shard_index.here()
+    shards = {one.blob: data.size_bytes(one) for one in index.shards()} if index else {"": data.shard_bytes}
+    return data.kept_by_all | shards

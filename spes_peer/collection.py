@@ -36,7 +36,7 @@ class Use(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Shards:
+class WantedData:
     """What a node wants of a run's data."""
 
     now: frozenset[str]
@@ -52,7 +52,7 @@ class Needs:
     round: int
     stays: AbstractSet[str]
     later: Mapping[str, int] = field(default_factory=dict)
-    """See `Shards`; what stays may be among them."""
+    """See `WantedData`; what stays may be among them."""
     served: AbstractSet[str] = frozenset()
     """Grows old all the same."""
     writing_since: int | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spes_peer import troubles
 from spes_peer.blobs import Found
-from spes_peer.collection import Key, Mark, Needs, Shards, Use, judged, marked, to_remove
+from spes_peer.collection import Key, Mark, Needs, Use, WantedData, judged, marked, to_remove
 from spes_peer.errors import BadConfiguration, SpesError
 from spes_peer.folder import SNAPSHOTS_FILE
 from spes_peer.node import Node
@@ -35,7 +35,7 @@ TROUBLE = "disk limit"
 _LOOK_SECONDS = 10.0
 _SERVED_SECONDS = 10.0  # between two requests of one transfer
 
-WantedShards = Callable[[Record, int], Shards]
+WantedShards = Callable[[Record, int], WantedData]
 """What a node wants of the run's data in the round that a record opened, with room for so many bytes ahead of it."""
 
 
@@ -185,7 +185,7 @@ def in_words(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:.1f} MB"
 
 
-def _with(needs: Needs, shards: Shards) -> Needs:
+def _with(needs: Needs, shards: WantedData) -> Needs:
     return replace(needs, stays=needs.stays | shards.now, later=shards.later)
 
 

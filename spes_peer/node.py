@@ -22,6 +22,7 @@ from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.blob_words import BlobWords
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
+from spes_peer.exchange.held_index import HeldIndex
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.home_network import HomeNetwork
 from spes_peer.exchange.introduction import Description
@@ -116,7 +117,7 @@ class Node:
         self.signer = Signer(self.identity, signed.run_id, incarnation, lambda: self.head_hash)
         self.blobs = BlobStore(folder.path / "blobs")
         self.traffic = Traffic(self.identity.peer_id)
-        self.blob_words = BlobWords(self.manifest)
+        self.blob_words = BlobWords(self.manifest, lambda: self.shard_index.in_memory)
         self.transfers = Transfers(self.blob_words.of)
         self.holdings = Holdings(self.blobs)
         self.connections = Connections(
@@ -149,6 +150,7 @@ class Node:
             names=self.names,
             transfers=self.transfers,
         )
+        self.shard_index = HeldIndex(self.manifest.data, self.blobs, self.fetcher, self.others)
         self._has_moved = asyncio.Event()
         self.announce_soon = asyncio.Event()
         """Set when others should know soon what this node says of itself."""

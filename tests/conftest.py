@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from data_parts import made_up_data
 from hypothesis import HealthCheck, settings
 
 from spes_peer import troubles
@@ -45,11 +46,9 @@ def organizer() -> Identity:
 @pytest.fixture
 def manifest(organizer: Identity) -> Manifest:
     """The demo's run with made-up shards."""
-    shard = {"blob": "ab" * 32, "num_tokens": 100_000}
-    data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
     run_file = parse_run_file(PRESETS["demo"]).model_dump(mode="json")
     run_file["sync"]["most_harm"] = 0.0  # made-up members test nothing
-    return Manifest.model_validate({**run_file, "data": data, "organizers": [organizer.peer_id]})
+    return Manifest.model_validate({**run_file, "data": made_up_data(), "organizers": [organizer.peer_id]})
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_parts import INDEX
 from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, contribution_of, genesis
 
 from spes_peer.blobs import BlobName
@@ -233,6 +234,7 @@ class Scene:
         monkeypatch.setattr("spes_peer.daemon.member._RETRY_SECONDS", 0.01)
         self.node = node
         node.max_subsets = 1
+        node.blobs.put(INDEX)
         self.trainer = FakeTrainer(node)
         self.directory = FakeDirectory()
         self.phases = PhaseKeeper(lambda: None)

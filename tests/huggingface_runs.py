@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before their library is imported: it shall
 import safetensors.torch
 import torch
 import transformers
+from data_parts import made_up_data
 from torch import Tensor
 from torch.nn import functional
 from training_swarm import record_of
@@ -46,8 +47,7 @@ def run_file_of(kind: str, **sync: Any) -> RunFile:
 
 
 def manifest_of(run_file: RunFile) -> Manifest:
-    data = {"shards": [{"blob": "ab" * 32, "num_tokens": 9999}], "held_out": {"blob": "cd" * 32, "num_tokens": 999}}
-    raw = {**run_file.model_dump(), "data": data, "organizers": [ORGANIZER.peer_id]}
+    raw = {**run_file.model_dump(), "data": made_up_data(), "organizers": [ORGANIZER.peer_id]}
     return Manifest.model_validate(raw)
 
 

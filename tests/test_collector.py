@@ -18,7 +18,7 @@ from state_nodes import Joiner, World, impatient, world_of
 from spes_peer import collector as collector_module
 from spes_peer import troubles
 from spes_peer.blobs import PIECE_BYTES, Blob, BlobStore, digests_of, name_of
-from spes_peer.collection import Shards
+from spes_peer.collection import WantedData
 from spes_peer.collector import Collector, least_bytes, state_bytes
 from spes_peer.errors import PeerError
 from spes_peer.exchange.pace import Pace
@@ -59,10 +59,10 @@ class Peer:
     async def of(cls, world: World, max_bytes: int = 0) -> "Peer":
         return cls(Joiner(await world.start_node(), world), max_bytes)
 
-    def wanted(self, record: Record, _ahead_bytes: int) -> Shards:
+    def wanted(self, record: Record, _ahead_bytes: int) -> WantedData:
         names = [shard.name for shard in self.shards]
         later = {name: (place - record.round) % NUM_SHARDS for place, name in enumerate(names)}
-        return Shards(frozenset(name for name, place in later.items() if place == 0), later)
+        return WantedData(frozenset(name for name, place in later.items() if place == 0), later)
 
     def use_shard(self, round: int) -> None:
         content = random.Random(f"shard {round % NUM_SHARDS}").randbytes(SHARD_BYTES)

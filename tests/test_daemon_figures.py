@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from daemon_parts import OTHER, QUICK, Scene, closing, entry_of, following, make_node, status_of
+from data_parts import SHARD
 from exchange_nodes import eventually
 from rounds_swarm import BOOTSTRAP
 
@@ -108,8 +109,8 @@ def test_what_stands_against_a_peer_is_said_with_what_follows_from_it(scene: Sce
 def test_transfers_of_the_moment_and_those_that_ended_are_told_with_the_owners_limits(scene: Scene) -> None:
     node = scene.node
     node.settings = dataclasses.replace(node.settings, max_upload=1_000_000)
-    shard = node.manifest.data.shards[0].blob
-    with node.transfers.fetching(shard, 4_000) as down:
+    assert node.shard_index.here()
+    with node.transfers.fetching(SHARD, 4_000) as down:
         down.add(1_000, OTHER.peer_id, "libp2p")
         with node.transfers.serving("f" * 64, 500, OTHER.peer_id) as up:
             up.add(500, OTHER.peer_id, "grpc")

@@ -1,6 +1,5 @@
 """Text to tokens to shards to batches, on the real text of the standard library."""
 
-import itertools
 from itertools import repeat
 from pathlib import Path
 
@@ -10,12 +9,14 @@ import torch
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.corpus import Corpus, read_text_folder, standard_library
-from spes_peer.data.ranges import Sequence, Shuffle, permuted
+from spes_peer.data.index import ShardIndex, index_of
+from spes_peer.data.ranges import Shuffle
 from spes_peer.data.sampler import Sampler
 from spes_peer.data.shards import ShardReader, make_shards
-from spes_peer.data.tokenizer import END_OF_TEXT, encode
-from spes_peer.errors import BadConfiguration, BlobMissing
-from spes_peer.run.manifest import Data, Manifest, Model, parse_run_file
+from spes_peer.data.tokenizer import encode
+from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing
+from spes_peer.run.data import BYTES_END_OF_TEXT, Data, Shard, Shards, Source, Tokenizer
+from spes_peer.run.manifest import Manifest, Model, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import DataRange
 
@@ -36,17 +37,22 @@ def demo_model() -> Model:
     return parse_run_file(PRESETS["demo"]).model
 
 
-def manifest_of(data: Data) -> Manifest:
+def manifest_of(data: Data, **model: int) -> Manifest:
     raw = parse_run_file(PRESETS["demo"]).model_dump()
+    raw["model"] |= model
     return Manifest.model_validate({**raw, "data": data.model_dump(), "organizers": ["somebody"]})
 
 
+def shards_of(blobs: BlobStore, data: Data) -> list[Shard]:
+    return list(ShardIndex.read(data, blobs).shards())
+
+
 def all_tokens(blobs: BlobStore, data: Data) -> list[np.ndarray]:
-    return [np.frombuffer(blobs.read(shard.blob), "<u2") for shard in data.shards]
+    return [np.frombuffer(blobs.read(shard.blob), "<u2") for shard in shards_of(blobs, data)]
 
 
 def test_a_document_is_its_bytes_and_an_end() -> None:
-    assert encode("aé").tolist() == [97, 0xC3, 0xA9, END_OF_TEXT]
+    assert encode("aé").tolist() == [97, 0xC3, 0xA9, BYTES_END_OF_TEXT]
 
 
 def test_the_standard_library_is_read_in_an_order_that_the_seed_decides(corpus: Corpus) -> None:
@@ -79,10 +85,9 @@ def test_shards_hold_all_training_text_and_no_held_out_document(corpus: Corpus, 
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000, held_out_tokens=10_000)
     shards = all_tokens(blobs, data)
     assert len(shards) > 3
-    assert all(shard.size == at.num_tokens for shard, at in zip(shards, data.shards, strict=True))
-    for left, right in itertools.pairwise(shards):
-        assert left[-1] == right[0]
-    text = np.concatenate([shards[0], *(shard[1:] for shard in shards[1:])])
+    assert [tokens.size for tokens in shards] == [shard.num_tokens for shard in shards_of(blobs, data)]
+    assert all((tokens.size - 1) % LENGTH == 0 for tokens in shards)
+    text = np.concatenate(shards)
     everything = np.concatenate([encode(document) for document in corpus.documents])
     start = everything.size - text.size - LENGTH
     assert any(np.array_equal(everything[at : at + text.size], text) for at in range(start, start + LENGTH + 1))
@@ -98,8 +103,8 @@ def test_equal_text_makes_equal_shards(corpus: Corpus, blobs: BlobStore, tmp_pat
 
 def test_a_sequence_has_the_token_after_it_as_its_last_target(corpus: Corpus, blobs: BlobStore) -> None:
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
-    reader = ShardReader(blobs, data, LENGTH)
-    for shard, tokens in zip(data.shards, all_tokens(blobs, data), strict=True):
+    reader = ShardReader(blobs, data.token_dtype, LENGTH)
+    for shard, tokens in zip(shards_of(blobs, data), all_tokens(blobs, data), strict=True):
         last = shard.num_sequences(LENGTH) - 1
         for index in (0, last):
             assert np.array_equal(reader.sequence(shard, index), tokens[index * LENGTH : (index + 1) * LENGTH + 1])
@@ -108,14 +113,15 @@ def test_a_sequence_has_the_token_after_it_as_its_last_target(corpus: Corpus, bl
 
 def test_a_shard_that_is_not_here_is_named(corpus: Corpus, blobs: BlobStore) -> None:
     data = make_shards(corpus, blobs, demo_model())
-    blobs.remove(data.shards[0].blob)
-    with pytest.raises(BlobMissing, match=data.shards[0].blob):
-        ShardReader(blobs, data, LENGTH).sequence(data.shards[0], 0)
+    first = shards_of(blobs, data)[0]
+    blobs.remove(first.blob)
+    with pytest.raises(BlobMissing, match=first.blob):
+        ShardReader(blobs, data.token_dtype, LENGTH).sequence(first, 0)
 
 
 def test_a_shard_that_was_removed_takes_no_room_once_another_is_read(corpus: Corpus, blobs: BlobStore) -> None:
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=1 << 15)
-    reader, (first, second) = ShardReader(blobs, data, LENGTH), data.shards[:2]
+    reader, (first, second) = ShardReader(blobs, data.token_dtype, LENGTH), shards_of(blobs, data)[:2]
 
     def is_mapped(name: str) -> bool:
         return name in Path("/proc/self/maps").read_text()
@@ -129,51 +135,6 @@ def test_a_shard_that_was_removed_takes_no_room_once_another_is_read(corpus: Cor
     assert is_mapped(second.blob)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100, 1024, 1025])
-def test_the_permutation_reaches_every_value_once(size: int) -> None:
-    assert sorted(permuted(value, size, (1, 2, 3, 4)) for value in range(size)) == list(range(size))
-
-
-def test_an_epoch_covers_every_sequence_once_and_the_next_in_another_order() -> None:
-    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
-    everything = {Sequence(shard, index) for shard, size in enumerate((50, 33, 1, 64)) for index in range(size)}
-    first, second = (list(shuffle.sequences_in([DataRange(e * 148, e * 148 + 148)])) for e in (0, 1))
-    assert set(first) == set(second) == everything
-    assert first != second
-    assert first != sorted(first, key=lambda at: (at.shard, at.index))
-    assert first != list(Shuffle(8, (50, 33, 1, 64)).sequences_in([DataRange(0, 148)]))
-
-
-def test_the_shuffle_is_the_same_for_ever() -> None:
-    """Peers of different versions must agree; these values are part of the protocol."""
-    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
-    found = [shuffle.sequence_at(position) for position in (0, 1, 2, 147, 148, 1000)]
-    assert [(at.shard, at.index) for at in found] == [(2, 0), (3, 23), (3, 29), (0, 9), (0, 48), (0, 27)]
-
-
-def test_disjoint_ranges_of_an_epoch_share_no_sequence() -> None:
-    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
-    seen: set[Sequence] = set()
-    for start in range(0, 148, 37):
-        part = set(shuffle.sequences_in([DataRange(start, start + 37)]))
-        assert len(part) == 37
-        assert not part & seen
-        seen |= part
-
-
-def test_a_range_needs_exactly_the_shards_of_its_sequences() -> None:
-    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
-    for ranges in ([DataRange(0, 1)], [DataRange(40, 60)], [DataRange(0, 5), DataRange(140, 160)], [DataRange(1, 900)]):
-        assert shuffle.shards_of(ranges) == {at.shard for at in shuffle.sequences_in(ranges)}
-
-
-@pytest.mark.parametrize("position", [0, 49, 60, 100, 147, 148, 1000])
-def test_shards_are_needed_in_the_order_in_which_training_comes_to_them(position: int) -> None:
-    shuffle = Shuffle(seed=7, shard_sequences=(50, 33, 1, 64))
-    trained = shuffle.sequences_in([DataRange(position, position + 2 * 148)])
-    assert list(shuffle.shards_from(position)) == list(dict.fromkeys(at.shard for at in trained))
-
-
 def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus: Corpus, blobs: BlobStore) -> None:
     data = make_shards(corpus, blobs, demo_model(), shard_tokens=50_000)
     manifest = manifest_of(data)
@@ -184,9 +145,9 @@ def test_batches_follow_the_ranges_and_their_targets_are_one_token_later(corpus:
     rows = torch.cat([batch.tokens_BT for batch in batches])
     targets = torch.cat([batch.targets_BT for batch in batches])
     assert rows.dtype == torch.int64
-    reader = ShardReader(blobs, data, LENGTH)
+    reader, index = ShardReader(blobs, data.token_dtype, LENGTH), ShardIndex.read(data, blobs)
     for row, target, at in zip(rows, targets, Shuffle.of(manifest).sequences_in(ranges), strict=True):
-        tokens = reader.sequence(data.shards[at.shard], at.index)
+        tokens = reader.sequence(index.shard(at.shard), at.index)
         assert row.tolist() == tokens[:-1].tolist()
         assert target.tolist() == tokens[1:].tolist()
 
@@ -210,3 +171,41 @@ def test_slices_of_the_held_out_split_cover_it_once(corpus: Corpus, blobs: BlobS
     held_out = np.frombuffer(blobs.read(data.held_out.blob), "<u2")
     expected = held_out[: (held_out.size - 1) // LENGTH * LENGTH].reshape(-1, LENGTH)
     assert sorted(rows) == sorted(expected.tolist())
+
+
+def test_a_mixture_with_wide_token_ids_is_read_as_it_was_written(blobs: BlobStore) -> None:
+    """Two sources, told apart by their ids; a tokenizer with more ids than two bytes hold."""
+    num_ids, sequences = 100_000, 50
+
+    def source(name: str, ratio: float, first_id: int, num_shards: int) -> Source:
+        each = sequences * LENGTH + 1
+        ids = np.arange(num_shards * each) % 1000 + first_id
+        names = [blobs.put(part.astype("<u4").tobytes()).name for part in ids.reshape(num_shards, each)]
+        index = blobs.put(index_of(names)).name
+        return Source(name=name, ratio=ratio, shards=Shards(num_tokens=ids.size, shard_tokens=each, index=index))
+
+    held_out = np.full(3 * LENGTH, num_ids - 1).astype("<u4").tobytes()
+    data = Data(
+        tokenizer=Tokenizer(kind="json", name="wide", blob="ee" * 32, size_bytes=9, num_ids=num_ids, end_of_text=5),
+        token_dtype="uint32",
+        sources=(source("low", 3, 10_000, 2), source("high", 1, 90_000, 1)),
+        held_out=Shard(blob=blobs.put(held_out).name, num_tokens=3 * LENGTH),
+    )
+    manifest = manifest_of(data, vocab_rows=num_ids)
+    (batch,) = Sampler(manifest, blobs).training([DataRange(0, 400)], [400])
+    is_high = batch.tokens_BT[:, 0] >= 90_000
+    assert ((batch.tokens_BT >= 90_000).all(1) == is_high).all()
+    assert (batch.targets_BT[:, :-1] == batch.tokens_BT[:, 1:]).all()
+    assert 60 < int(is_high.sum()) < 140
+    (rows,) = Sampler(manifest, blobs).held_out(0, 1, 9)
+    assert (rows.tokens_BT == num_ids - 1).all()
+
+
+def test_a_token_id_that_the_tokenizer_does_not_have_is_refused_before_the_model_sees_it(
+    corpus: Corpus, blobs: BlobStore
+) -> None:
+    data = make_shards(corpus, blobs, demo_model())
+    bad = blobs.put(np.full(LENGTH + 1, 257).astype("<u2").tobytes()).name
+    sampler = Sampler(manifest_of(data.model_copy(update={"held_out": Shard(blob=bad, num_tokens=LENGTH + 1)})), blobs)
+    with pytest.raises(BadMessage, match="the token id 257, and its tokenizer has 257 ids"):
+        next(sampler.held_out(0, 1, 1))

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from control_program import Program, served
+from data_parts import made_up_data, made_up_source
 from described_node import folder, node
 from exchange_nodes import Node, address_of
 from tui_statuses import status
 
 from spes_peer import refuse_windows
+from spes_peer.data.index import index_of
 from spes_peer.doctor import line, machine, network
 from spes_peer.doctor.command import DoctorSettings, examine
 from spes_peer.doctor.finding import Finding, are_fit, in_words
@@ -25,7 +27,8 @@ from spes_peer.exchange.dial_back import DialledBack
 from spes_peer.folder import INCARNATION_FILE, StateFolder
 from spes_peer.identity import Identity
 from spes_peer.ports import Ports
-from spes_peer.run.manifest import Manifest, Shard, SignedManifest, sign_manifest
+from spes_peer.run.data import Data
+from spes_peer.run.manifest import Manifest, SignedManifest, sign_manifest
 from spes_peer.training.device import DeviceReport
 
 __all__ = ["folder", "node"]
@@ -202,8 +205,8 @@ async def test_the_line_is_measured_before_joining(
     node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = node.store.put(bytes(200_000))
-    shards = (Shard(blob=blob.name, num_tokens=100_000),)
-    data = manifest.data.model_copy(update={"shards": shards})
+    node.store.put(index_of([blob.name]))
+    data = Data.model_validate(made_up_data(made_up_source([blob.name])))
     signed = sign_manifest(manifest.model_copy(update={"data": data}), organizer)
     node.describe_run(signed)
     node.run_id = signed.run_id

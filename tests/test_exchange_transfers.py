@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from data_parts import INDEX, SHARD
 from exchange_nodes import eventually, running
 
 from spes_peer.blobs import PIECE_BYTES
+from spes_peer.data.index import ShardIndex
 from spes_peer.exchange import transfers as module
 from spes_peer.exchange.blob_words import BlobWords
 from spes_peer.exchange.holdings import Holdings
@@ -177,8 +179,12 @@ async def test_those_that_wait_for_a_place_are_counted() -> None:
 
 
 def test_blobs_are_called_by_what_they_are(manifest: Manifest) -> None:
-    layout, words = Layout(manifest), BlobWords(manifest)
-    assert words.of(manifest.data.shards[0].blob) == "data shard 0"
+    index: list[ShardIndex | None] = [None]
+    layout, words = Layout(manifest), BlobWords(manifest, lambda: index[0])
+    assert words.of(SHARD) == "blob abababab"
+    index[0] = ShardIndex(manifest.data, [INDEX])
+    assert words.of(SHARD) == "data shard 0"
+    assert words.of(manifest.data.sources[0].shards.index) == "index of data shards"
     assert words.of(manifest.data.held_out.blob) == "held-out data"
     assert words.of("0123456789abcdef") == "blob 01234567"
     of_shared, of_expert = layout.shared_blocks[0], layout.expert_blocks(1)[0]

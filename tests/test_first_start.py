@@ -52,7 +52,7 @@ async def test_five_lines_say_what_joining_means(node: Node, monkeypatch: pytest
         "of memory on cuda:0 Test to train 4 of 4 subsets",
         "3.60 MB sent",  # an hour, by the limit
         "run what others send (only numbers travel)",
-        "not named by the organizer; licence: not stated by the organizer",
+        "text; licence: not stated by the organizer",
         "the name 'attic', the address 127.0.0.1",
         ANN.peer_id,
     ):
@@ -62,7 +62,8 @@ async def test_five_lines_say_what_joining_means(node: Node, monkeypatch: pytest
 async def test_what_an_organizer_writes_moves_no_cursor(
     node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = manifest.data.model_copy(update={"sources": ("\x1b[2Jtexts\n", "[red]x"), "licence": "CC0\r" + 400 * "x"})
+    source = manifest.data.sources[0].model_copy(update={"name": "\x1b[2Jtexts\n", "licence": "\x1b]0;x"})
+    data = manifest.data.model_copy(update={"sources": (source,), "licence": "CC0\r" + 400 * "x"})
     node.describe_run(sign_manifest(manifest.model_copy(update={"data": data}), organizer))
     said = described(await looked(node, monkeypatch), ANN.peer_id)
     assert "\x1b" not in said

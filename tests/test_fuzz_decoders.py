@@ -40,12 +40,11 @@ from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import FROM_COORDINATOR, FROM_MEMBER, AdmissionRequest
 from spes_peer.rounds.phases import Step
 from spes_peer.run.certificates import check_record
+from spes_peer.run.data import Shard
 from spes_peer.run.encodings import MAX_VALUE, Format
 from spes_peer.run.manifest import (
     PROTOCOL_VERSION,
-    Data,
     Manifest,
-    Shard,
     SignedManifest,
     parse_manifest,
     sign_manifest,
@@ -491,8 +490,7 @@ def file_decoders(tmp_path: Path, manifest: Manifest) -> list[Decoder]:
 
     def shard(content: bytes) -> None:
         name = store.put(content).name
-        data = Data(shards=(one := Shard(blob=name, num_tokens=170),), held_out=one)
-        reader = ShardReader(store, data, 16)
+        one, reader = Shard(blob=name, num_tokens=170), ShardReader(store, "uint16", 16)
         try:
             for number in range(one.num_sequences(16)):
                 assert len(reader.sequence(one, number)) == 17
@@ -542,7 +540,7 @@ def test_a_shard_that_is_shorter_than_the_manifest_says_is_refused(tmp_path: Pat
     for content in (b"", bytes(339)):
         shard = Shard(blob=store.put(content).name, num_tokens=170)
         with pytest.raises(BadMessage, match="its 170 tokens need 340"):
-            ShardReader(store, Data(shards=(shard,), held_out=shard), 16).sequence(shard, 0)
+            ShardReader(store, "uint16", 16).sequence(shard, 0)
 
 
 @pytest.mark.parametrize("about", ['{"round": 1e999, "generation": 1e999, "state_root": ""}', "[" * 100_000])

@@ -16,8 +16,9 @@ import tui
 from spes_peer.blobs import BlobStore
 from spes_peer.data.shards import ShardReader
 from spes_peer.errors import SpesError
+from spes_peer.run.data import Shard
 from spes_peer.run.encodings import MAX_VALUE, Format
-from spes_peer.run.manifest import Data, Shard, SignedManifest
+from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.records import SealedRecord
 from spes_peer.sync.encoding import decode, encode, from_state_bytes, state_bytes
 from spes_peer.training import checkpoint
@@ -81,7 +82,7 @@ def test_a_pickle_for_any_other_blob_or_file_is_refused(mark: Path, tmp_path: Pa
 
     def shard(content: bytes) -> None:
         one = Shard(blob=store.put(content).name, num_tokens=1 << 20)
-        ShardReader(store, Data(shards=(one,), held_out=one), 16).sequence(one, 0)
+        ShardReader(store, "uint16", 16).sequence(one, 0)
 
     def own(content: bytes) -> None:
         (tmp_path / "own").write_bytes(content)

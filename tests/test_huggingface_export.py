@@ -28,6 +28,7 @@ from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
 from spes_peer.model.huggingface import architecture_of, tensors_of
 from spes_peer.model.norm import RMS_NORM_EPS
+from spes_peer.run.data import BYTES_END_OF_TEXT
 from spes_peer.run.layout import Layout
 from spes_peer.run.records import Snapshot
 from spes_peer.training import export as export_module
@@ -144,7 +145,7 @@ def test_their_tokenizer_gives_our_tokens_and_the_model_writes_with_it(tmp_path:
         ids = theirs(text)["input_ids"]
         assert ids == tokenizer.encode(text)[:-1].tolist()
         assert theirs.decode(ids) == text
-    assert theirs.eos_token_id == tokenizer.END_OF_TEXT
+    assert theirs.eos_token_id == BYTES_END_OF_TEXT
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     prompt = theirs("import ", return_tensors="pt")
     written = model.generate(**prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=256)

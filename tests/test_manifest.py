@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from data_parts import made_up_source
 
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, TooOld
 from spes_peer.identity import Identity
@@ -151,9 +152,10 @@ def test_every_wait_is_a_finite_time(key: str, value: float) -> None:
         ({"sync": {"block_elements": (16 << 20) + 1}}, "sync.block_elements"),
         ({"sync": {"shared_dtype": "fp16"}}, "sync.shared_dtype"),
         ({"organizers": []}, "organizers"),
-        ({"data": {"shards": []}}, "data.shards"),
-        ({"data": {"shards": [{"blob": "../x", "num_tokens": 1000}]}}, r"data\.shards\.0\.blob"),
-        ({"data": {"shards": [{"blob": "ab" * 32, "num_tokens": 128}]}}, "corpus is too short.* 128 .* needs 129"),
+        ({"data": {"sources": []}}, r"data\.sources"),
+        ({"data": {"held_out": {"blob": "../x", "num_tokens": 1000}}}, r"data\.held_out\.blob"),
+        ({"data": {"sources": [made_up_source(shard_tokens=128)]}}, "corpus is too short.* 128 .* needs 129"),
+        ({"model": {"vocab_rows": 256}}, "vocab_rows is 256; the tokenizer 'bytes' needs 257"),
         ({"data": {"held_out": {"blob": "ab" * 32, "num_tokens": 1}}}, "corpus is too short"),
         ({"protocol": 0}, "protocol"),
     ],
@@ -242,6 +244,5 @@ def test_subsets_are_disjoint_consecutive_and_cover_all_experts(manifest: Manife
 
 def test_a_sequence_needs_one_more_token_for_its_last_target(manifest: Manifest) -> None:
     length = manifest.model.sequence_length
-    shard = {"blob": "ab" * 32}
-    shards = [{**shard, "num_tokens": 3 * length}, {**shard, "num_tokens": 3 * length + 1}]
-    assert parse_manifest(changed(manifest, data={"shards": shards})).num_sequences == 2 + 3
+    sources = [made_up_source(shard_tokens=3 * length + more, name=f"{more}") for more in (0, 1)]
+    assert parse_manifest(changed(manifest, data={"sources": sources})).num_sequences == 2 + 3

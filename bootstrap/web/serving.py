@@ -12,7 +12,6 @@ from bootstrap.web.download import Download
 from bootstrap.web.server import Site
 from bootstrap.web.shelf import Shelf
 from bootstrap.web.source import Source
-from spes_peer.data.tokenizer import END_OF_TEXT
 from spes_peer.exchange.addresses import Endpoint
 from spes_peer.following.follower import Follower
 from spes_peer.identity import PeerId
@@ -55,8 +54,9 @@ async def served(
 def _download(node: Node, source: Source) -> Download | None:
     if not is_downloadable(node.layout):
         return None
+    end_of_text = node.manifest.data.tokenizer.end_of_text
     return Download(
-        lambda: Checkpoint(node.layout, source.checkpoint(), node.run_id), node.blobs, node.upload, END_OF_TEXT
+        lambda: Checkpoint(node.layout, source.checkpoint(), node.run_id), node.blobs, node.upload, end_of_text
     )
 
 

@@ -9,16 +9,19 @@ collector finds room for; what it removes to make some is said by `wanted_shards
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
-from spes_peer.collection import Shards
+from spes_peer.collection import WantedData
+from spes_peer.data.coming import ComingShards
+from spes_peer.data.index import ShardIndex
 from spes_peer.data.ranges import Shuffle
 from spes_peer.errors import SpesError
 from spes_peer.exchange.transfers import Gathering
 from spes_peer.identity import PeerId
 from spes_peer.node import Node
-from spes_peer.rounds.assignment import rendezvous
-from spes_peer.run.manifest import Manifest, Shard
+from spes_peer.rounds.assignment import joined, rendezvous
+from spes_peer.run.data import Shard
+from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import Record
 
 logger = logging.getLogger(__name__)
@@ -29,16 +32,18 @@ _PAUSE_SECONDS = 10.0  # after something could not be had
 _PARALLEL = 2
 
 
-def shards_ahead(manifest: Manifest, record: Record, peer_id: PeerId, room_bytes: int) -> Iterator[Shard]:
+def shards_ahead(
+    manifest: Manifest, index: ShardIndex, record: Record, peer_id: PeerId, room_bytes: int
+) -> Iterator[Shard]:
     """Those that `peer_id` keeps a copy of while the round is open that `record` opened, in the order in which they are
     needed: of what its members train now and might not finish, and of what comes then, as far as there is room for the
     copies of all."""
     shuffle, data = Shuffle.of(manifest), manifest.data
     members = [entry.peer_id for entry in record.roster]
     assigned = [part for entry in record.roster for part in (*entry.ranges, *entry.ahead)]
-    now = sorted(shuffle.shards_of((*record.returned, *assigned)))
-    for index in dict.fromkeys((*now, *shuffle.shards_from(record.next_position))):
-        shard = data.shards[index]
+    now = shuffle.shards_of(joined((*record.returned, *assigned)))
+    coming = (at for at in shuffle.shards_from(record.next_position) if at not in now)
+    for shard in map(index.shard, chain(sorted(now), coming)):
         room_bytes -= data.size_bytes(shard)
         if room_bytes < 0:
             return
@@ -46,16 +51,21 @@ def shards_ahead(manifest: Manifest, record: Record, peer_id: PeerId, room_bytes
             yield shard
 
 
-def wanted_shards(manifest: Manifest, record: Record, peer_id: PeerId, ahead_bytes: int) -> Shards:
-    """What a peer needs in the round that `record` opened and keeps for others, and in which order the rest comes."""
-    shuffle, shards = Shuffle.of(manifest), manifest.data.shards
+def wanted_shards(
+    manifest: Manifest, index: ShardIndex | None, record: Record, peer_id: PeerId, ahead_bytes: int
+) -> WantedData:
+    """What a peer needs in the round that `record` opened and keeps for others, and in which order the rest comes.
+
+    Before the index is here nobody knows: then all shards are as what was needed until now."""
+    if index is None:
+        return WantedData(frozenset(manifest.data.kept_by_all))
+    shuffle = Shuffle.of(manifest)
     entry = record.entry_of(peer_id)
     own = shuffle.shards_of((*entry.ranges, *entry.ahead)) if entry is not None else ()
-    now = [manifest.data.held_out, *(shards[index] for index in own)]
+    now = [*manifest.data.kept_by_all, *(index.shard(at).blob for at in own)]
     if ahead_bytes:
-        now += shards_ahead(manifest, record, peer_id, ahead_bytes)
-    order = enumerate(shuffle.shards_from(record.next_position))
-    return Shards(frozenset(one.blob for one in now), {shards[index].blob: place for place, index in order})
+        now += (shard.blob for shard in shards_ahead(manifest, index, record, peer_id, ahead_bytes))
+    return WantedData(frozenset(now), ComingShards(shuffle, index, record.next_position))
 
 
 class SoundShards:
@@ -105,8 +115,9 @@ class DataAhead:
         node, head, room_bytes = self._node, self._node.chain.head, self._room_bytes()
         if head is None or head.hash == self._complete_head or room_bytes is None or self._rests():
             return
-        wanted = await asyncio.to_thread(self._missing, head.record, room_bytes)  # of a large roster it is many hashes
-        sizes = {shard.blob: node.manifest.data.size_bytes(shard) for shard in wanted}
+        index = await node.shard_index.get()
+        # in a thread: of a large roster it is many hashes
+        sizes = await asyncio.to_thread(self._missing, index, head.record, room_bytes)
         failures: list[SpesError] = []
         coming = iter(sizes.items())
         while some := list(islice(coming, _PARALLEL)):
@@ -122,7 +133,9 @@ class DataAhead:
             raise failures[0]
         self._complete_head = head.hash
 
-    def _missing(self, record: Record, room_bytes: int) -> list[Shard]:
-        node = self._node
-        ahead = shards_ahead(node.manifest, record, node.peer_id, room_bytes)
-        return [one for one in ahead if not node.blobs.has(one.blob)]
+    def _missing(self, index: ShardIndex, record: Record, room_bytes: int) -> dict[str, int]:
+        """Sizes of the blobs in bytes, in the order in which they are fetched."""
+        node, data = self._node, self._node.manifest.data
+        ahead = shards_ahead(node.manifest, index, record, node.peer_id, room_bytes)
+        sizes = data.kept_by_all | {shard.blob: data.size_bytes(shard) for shard in ahead}
+        return {blob: size for blob, size in sizes.items() if not node.blobs.has(blob)}

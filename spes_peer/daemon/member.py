@@ -43,8 +43,9 @@ from spes_peer.rounds.messages import (
     UpdateNotice,
 )
 from spes_peer.run.chain import Switch
+from spes_peer.run.data import Shard
 from spes_peer.run.invitations import InvitationProof
-from spes_peer.run.manifest import PROTOCOL_VERSION, Shard
+from spes_peer.run.manifest import PROTOCOL_VERSION
 from spes_peer.run.peers import PeerState
 from spes_peer.run.records import RosterEntry, SealedRecord
 from spes_peer.training.work import TrainAhead, TrainProgress, TrainRound
@@ -225,7 +226,8 @@ class Member:
         self._say("training", "fetching the data of the round")
         needed = Shuffle.of(manifest).shards_of((*entry.ranges, *entry.ahead))
         self.accounts.parts.enter("exchange")
-        await self._have([manifest.data.shards[index] for index in needed])
+        index = await self.node.shard_index.get()
+        await self._have([index.shard(at) for at in sorted(needed)])
         if self._rests_at_once:  # since the data was asked for
             return
         stop_at = work.until_at - _STOP_MARGIN_SECONDS

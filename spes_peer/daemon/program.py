@@ -323,7 +323,9 @@ class Daemon:
         self._collector = collector = Collector(
             node,
             replica.store,
-            lambda record, ahead_bytes: wanted_shards(node.manifest, record, node.peer_id, ahead_bytes),
+            lambda record, ahead_bytes: wanted_shards(
+                node.manifest, node.shard_index.here(), record, node.peer_id, ahead_bytes
+            ),
             self.settings.max_disk,
         )
         try:

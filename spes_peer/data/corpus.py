@@ -47,7 +47,8 @@ def read_text_folder(folder: Path, seed: int, max_bytes: int = DEFAULT_MAX_BYTES
     if not folder.is_dir():
         raise BadConfiguration(f"the corpus {folder} is not a folder; name one that holds .txt, .py or .md files")
     paths = (path for path in folder.rglob("*") if path.suffix in _TEXT_SUFFIXES and path.is_file())
-    return Corpus(folder.name, tuple(_read(_shuffled(folder, paths, seed), max_bytes)))
+    name = "".join(sign for sign in folder.resolve().name if sign.isprintable())[:100]
+    return Corpus(name or "texts", tuple(_read(_shuffled(folder, paths, seed), max_bytes)))
 
 
 def _shuffled(root: Path, paths: Iterable[Path], seed: int) -> list[Path]:

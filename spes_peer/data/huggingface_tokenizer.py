@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spes_peer.data.tokenizer import END_OF_TEXT
 from spes_peer.errors import BadConfiguration
-from spes_peer.run.manifest import Data
+from spes_peer.run.data import BYTES_END_OF_TEXT, Data
 
 END_OF_TEXT_TOKEN = "<|endoftext|>"
 
@@ -27,9 +26,9 @@ class TokenizerFiles:
 def tokenizer_files(data: Data, sequence_length: int, read: Callable[[str, str], bytes]) -> TokenizerFiles:
     """Of a run; `read` gives the bytes of a blob, and takes words for what it is. `BadConfiguration` for a
     tokenizer.json that is none."""
-    tokenizer: Any = data.tokenizer
-    if tokenizer == "bytes" or tokenizer.kind == "bytes":
-        return TokenizerFiles(byte_tokenizer_files(sequence_length), END_OF_TEXT)
+    tokenizer = data.tokenizer
+    if tokenizer.kind == "bytes":
+        return TokenizerFiles(byte_tokenizer_files(sequence_length), BYTES_END_OF_TEXT)
     content = read(tokenizer.blob, "the tokenizer")
     try:
         text = content.decode()
@@ -46,8 +45,9 @@ def _token_of(tokenizer: dict[str, Any], token_id: int) -> str | None:
         if added["id"] == token_id:
             return str(added["content"])
     vocabulary = tokenizer["model"].get("vocab")
-    pairs = vocabulary.items() if isinstance(vocabulary, dict) else ()
-    return next((str(token) for token, number in pairs if number == token_id), None)
+    if isinstance(vocabulary, list):  # of the kind Unigram: tokens and their scores, by id
+        return str(vocabulary[token_id][0]) if token_id < len(vocabulary) else None
+    return next((str(token) for token, number in (vocabulary or {}).items() if number == token_id), None)
 
 
 def _config(end_of_text: str | None, sequence_length: int) -> str:
@@ -62,7 +62,7 @@ def _config(end_of_text: str | None, sequence_length: int) -> str:
 
 def byte_tokenizer_files(sequence_length: int) -> dict[str, str]:
     """Their names and contents."""
-    special = {"id": END_OF_TEXT, "content": END_OF_TEXT_TOKEN, "special": True, "normalized": False}
+    special = {"id": BYTES_END_OF_TEXT, "content": END_OF_TEXT_TOKEN, "special": True, "normalized": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     tokenizer: dict[str, Any] = {
         "version": "1.0",

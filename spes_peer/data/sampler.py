@@ -10,8 +10,10 @@ import torch
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.filter import IGNORED_TARGET, mask_repeats
+from spes_peer.data.index import ShardIndex
 from spes_peer.data.ranges import Shuffle
 from spes_peer.data.shards import ShardReader, Tokens
+from spes_peer.errors import BadMessage
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import DataRange
 
@@ -44,37 +46,47 @@ class Batch:
 
 
 class Sampler:
-    """Batches of a run's data from the blob store; `BlobMissing` where a shard is not there."""
+    """Batches of a run's data from the blob store; `BlobMissing` where a shard or the index is not there, `BadMessage`
+    where a shard holds what is no token id of the run."""
 
     def __init__(self, manifest: Manifest, blobs: BlobStore) -> None:
         self._data = manifest.data
+        self._blobs = blobs
         self._length = manifest.model.sequence_length
         self._shuffle = Shuffle.of(manifest)
-        self._reader = ShardReader(blobs, manifest.data, self._length)
+        self._reader = ShardReader(blobs, manifest.data.token_dtype, self._length)
 
     def training(self, ranges: Iterable[DataRange], step_sizes: Iterable[int], num_done: int = 0) -> Iterator[Batch]:
         """Batches of `step_sizes` sequences in the order of `ranges`, without the first `num_done`; the last one is
         smaller where the ranges end.
 
         Labels of sequences that repeat themselves are masked; they count as trained all the same."""
-        shards, sizes = self._data.shards, iter(step_sizes)
+        index, sizes = self._index, iter(step_sizes)
         places = islice(self._shuffle.sequences_in(ranges), sum(islice(sizes, num_done)), None)
-        batches = _batches((self._reader.sequence(shards[at.shard], at.index) for at in places), sizes)
+        batches = self._batches((self._reader.sequence(index.shard(at.shard), at.index) for at in places), sizes)
         return (_masked(batch) for batch in batches)
 
     def held_out(self, part: int, num_parts: int, sequences_per_batch: int) -> Iterator[Batch]:
         """Slice `part` of `num_parts` of the held-out split: every num_parts-th sequence."""
         held_out = self._data.held_out
         indices = range(part, held_out.num_sequences(self._length), num_parts)
-        return _batches((self._reader.sequence(held_out, index) for index in indices), repeat(sequences_per_batch))
+        sequences = (self._reader.sequence(held_out, index) for index in indices)
+        return self._batches(sequences, repeat(sequences_per_batch))
 
+    @cached_property
+    def _index(self) -> ShardIndex:
+        return ShardIndex.read(self._data, self._blobs)
 
-def _batches(sequences: Iterator[Tokens], sizes: Iterable[int]) -> Iterator[Batch]:
-    for size in sizes:
-        if not (rows := list(islice(sequences, size))):
-            return
-        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
-        yield Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    def _batches(self, sequences: Iterator[Tokens], sizes: Iterable[int]) -> Iterator[Batch]:
+        num_ids = self._data.tokenizer.num_ids
+        for size in sizes:
+            if not (rows := list(islice(sequences, size))):
+                return
+            tokens = np.stack(rows).astype(np.int64)
+            if (largest := tokens.max()) >= num_ids:  # a look-up beyond the embedding would end the process on a GPU
+                raise BadMessage(f"the data holds the token id {largest}, and its tokenizer has {num_ids} ids")
+            tokens_BT = torch.from_numpy(tokens)
+            yield Batch(tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous())
 
 
 def _masked(batch: Batch) -> Batch:

@@ -3,11 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-END_OF_TEXT = 256
-NUM_TOKEN_IDS = 257
+from spes_peer.run.data import BYTES_END_OF_TEXT
 
 
 def encode(document: str) -> NDArray[np.uint16]:
-    """The document's token ids, closed by `END_OF_TEXT`."""
+    """The document's token ids, closed by the end of text."""
     content = np.frombuffer(document.encode(), dtype=np.uint8)
-    return np.append(content.astype(np.uint16), np.uint16(END_OF_TEXT))
+    return np.append(content.astype(np.uint16), np.uint16(BYTES_END_OF_TEXT))

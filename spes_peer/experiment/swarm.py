@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spes_peer.data.corpus import Corpus
+from spes_peer.data.index import ShardIndex
 from spes_peer.data.shards import make_shards
 from spes_peer.errors import SpesError
 from spes_peer.experiment.config import Cell
@@ -186,7 +187,8 @@ def open_swarm(cell: Cell, corpus: Corpus) -> Swarm:
         Identity.from_seed(hashlib.sha256(f"peer {index}".encode()).digest()).peer_id for index in range(cell.arm.peers)
     ]
     manifest = _manifest(cell, corpus, blobs, peers[0])
-    data_blobs = {manifest.data.held_out.blob, *(shard.blob for shard in manifest.data.shards)}
+    shards = ShardIndex.read(manifest.data, blobs).shards()
+    data_blobs = {*manifest.data.kept_by_all, *(shard.blob for shard in shards)}
     genesis = make_genesis(manifest, blobs)
     trainers = {}
     for peer_id in sorted(peers):

@@ -137,10 +137,9 @@ def disk_bytes(manifest: Manifest, plan: Plan, traffic: TrafficPlan) -> int:
     layout, sync = Layout(manifest), manifest.sync
     updates = KEPT_SNAPSHOTS * sync.snapshot_rounds * traffic.applied_bytes
     checkpoint = rows["masters"] + rows["moments"] + 4 * layout.num_shared
-    data = sum(manifest.data.size_bytes(shard) for shard in manifest.data.shards)
-    held_out = manifest.data.size_bytes(manifest.data.held_out)
+    data = min(manifest.data.shard_bytes, MOST_AHEAD_BYTES) + sum(manifest.data.kept_by_all.values())
     kept = _KEPT_CHECKPOINTS * checkpoint
-    return least_bytes(layout) + updates + kept + min(data, MOST_AHEAD_BYTES) + held_out + _LOGS_BYTES
+    return least_bytes(layout) + updates + kept + data + _LOGS_BYTES
 
 
 def _capped(bytes_per_second: float, most: int) -> float:

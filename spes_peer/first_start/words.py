@@ -6,6 +6,7 @@ import textwrap
 from spes_peer.first_start.facts import Facts
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
+from spes_peer.run.data import mixture_words
 from spes_peer.run.layout import RunLayout
 from spes_peer.training.traffic_command import amount, duration
 
@@ -55,9 +56,9 @@ def _uses(facts: Facts) -> str:
 
 def _data(facts: Facts) -> str:
     data = facts.manifest.data
-    sources = plain(", ".join(data.sources), _LONGEST) or "not named by the organizer"
-    licence = plain(data.licence, _LONGEST) or "not stated by the organizer"
-    return f"{sources}; licence: {licence}"
+    licences = dict.fromkeys(licence for licence in (data.licence, *(one.licence for one in data.sources)) if licence)
+    licence = plain(", ".join(licences), _LONGEST) or "not stated by the organizer"
+    return f"{plain(mixture_words(data), _LONGEST)}; licence: {licence}"
 
 
 def _parameters(facts: Facts) -> str:

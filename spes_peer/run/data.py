@@ -5,11 +5,11 @@ shard, so that it stays small with a trillion tokens: it names, for each source,
 the names of the source's shards one after the other (`data.index` reads it).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from spes_peer.run.section import Section
 
@@ -23,6 +23,14 @@ MAX_SOURCES = 256
 MAX_TOKENIZER_BYTES = 64 << 20
 BYTES_NUM_IDS, BYTES_END_OF_TEXT = 257, 256
 
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("a sign in it cannot be printed")
+    return name
+
+
+ShownName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
 BlobNameText = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 TokenDtype = Literal["uint16", "uint32"]
 TOKEN_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
@@ -33,7 +41,7 @@ class Tokenizer(Section):
 
     kind: Literal["bytes", "json"] = "bytes"
     """The bytes of UTF-8, or what the library `tokenizers` makes of a tokenizer.json."""
-    name: str = Field(default="bytes", min_length=1, max_length=100)
+    name: ShownName = "bytes"
     """What people call it."""
     blob: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     """The tokenizer.json as a blob; nothing for bytes."""
@@ -45,20 +53,18 @@ class Tokenizer(Section):
     end_of_text: int = Field(default=BYTES_END_OF_TEXT, ge=0)
     """The token id that closes every document."""
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def misfits(self) -> Iterator[str]:
         if self.end_of_text >= self.num_ids:
-            raise ValueError(f"end_of_text ({self.end_of_text}) is not among the {self.num_ids} ids")
+            yield f"end_of_text ({self.end_of_text}) is not among the {self.num_ids} ids"
         if self.kind == "json" and not (self.blob and self.size_bytes):
-            raise ValueError("a tokenizer of kind json needs the blob of its tokenizer.json, and its size")
+            yield "a tokenizer of kind json needs the blob of its tokenizer.json, and its size"
         if self.kind == "bytes" and (self.blob, self.size_bytes, self.num_ids, self.end_of_text) != (
             "",
             0,
             BYTES_NUM_IDS,
             BYTES_END_OF_TEXT,
         ):
-            raise ValueError(f"bytes have {BYTES_NUM_IDS} ids, {BYTES_END_OF_TEXT} as end_of_text, and no blob")
-        return self
+            yield f"bytes have {BYTES_NUM_IDS} ids, {BYTES_END_OF_TEXT} as end_of_text, and no blob"
 
 
 class Shard(Section):
@@ -84,11 +90,9 @@ class Shards(Section):
     index: BlobNameText
     """Name of the blob that holds the shards' names, 32 bytes each."""
 
-    @model_validator(mode="after")
-    def _are_not_too_many(self) -> Self:
+    def misfits(self) -> Iterator[str]:
         if self.num_shards > MAX_SHARDS:
-            raise ValueError(f"{self.num_shards} shards, and at most {MAX_SHARDS} fit an index: make them larger")
-        return self
+            yield f"{self.num_shards} shards, and at most {MAX_SHARDS} fit an index: make them larger"
 
     @property
     def num_shards(self) -> int:
@@ -116,7 +120,7 @@ class Shards(Section):
 class Source(Section):
     """One of the texts that are mixed."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: ShownName
     """What people call it."""
     ratio: float = Field(default=1.0, gt=0)
     """Its part of what is trained, beside the ratios of the others: 2 and 1 are two thirds and one third."""
@@ -138,19 +142,15 @@ class Data(Section):
     licence: str = Field(default="", max_length=500)
     """Under which all of it may be used, as the organizer says."""
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def misfits(self) -> Iterator[str]:
         if self.tokenizer.num_ids > 1 << 8 * TOKEN_BYTES[self.token_dtype]:
-            raise ValueError(f"{self.tokenizer.num_ids} token ids do not fit {self.token_dtype}")
+            yield f"{self.tokenizer.num_ids} token ids do not fit {self.token_dtype}"
         names = [source.name for source in self.sources]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"two sources are called {twice!r}")
+            yield f"two sources are called {twice!r}"
         for source, share in zip(self.sources, self.shares(), strict=True):
             if share * STRATUM < 1:
-                raise ValueError(
-                    f"the ratio of {source.name!r} is {float(share):.2g} of all, and the least is 1/{STRATUM}"
-                )
-        return self
+                yield f"the ratio of {source.name!r} is {float(share):.2g} of all, and the least is 1/{STRATUM}"
 
     def shares(self) -> tuple[Fraction, ...]:
         """The ratios made to come to 1, exactly: everybody must find the same."""
@@ -158,10 +158,35 @@ class Data(Section):
         return tuple(ratio / sum(ratios) for ratio in ratios)
 
     @property
+    def indexes(self) -> dict[str, int]:
+        """The index blobs, and how many bytes each has."""
+        return {source.shards.index: source.shards.index_bytes for source in self.sources}
+
+    @property
+    def kept_by_all(self) -> dict[str, int]:
+        """The blobs that every peer needs whatever it trains on, and how many bytes each has."""
+        tokenizer = {self.tokenizer.blob: self.tokenizer.size_bytes} if self.tokenizer.blob else {}
+        return self.indexes | tokenizer | {self.held_out.blob: self.size_bytes(self.held_out)}
+
+    @property
     def num_tokens(self) -> int:
         """Of all sources together, each taken once."""
         return sum(source.shards.num_tokens for source in self.sources)
 
+    @property
+    def shard_bytes(self) -> int:
+        """Of all training shards together."""
+        return self.num_tokens * TOKEN_BYTES[self.token_dtype]
+
     def size_bytes(self, shard: Shard) -> int:
         """Of its blob."""
         return shard.num_tokens * TOKEN_BYTES[self.token_dtype]
+
+
+def mixture_words(data: Data) -> str:
+    """The sources, for people, and how much of each is trained: "books 80 %, code 20 %"."""
+    if len(data.sources) == 1:
+        return data.sources[0].name
+    return ", ".join(
+        f"{source.name} {float(100 * share):.3g} %" for source, share in zip(data.sources, data.shares(), strict=True)
+    )

@@ -17,11 +17,12 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, public_key_of, verify
+from spes_peer.run.data import Data
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.run.section import Section
 from spes_peer.wire import convert
 
-PROTOCOL_VERSION = 5  # of manifest, records and messages together; a change that old clients misread raises it
+PROTOCOL_VERSION = 6  # of manifest, records and messages together; a change that old clients misread raises it
 MOST_LISTED = 1_024  # peers that may join, or keys: every record carries them once they have changed
 _SIGNED_AS = b"spes-peer manifest\0"
 
@@ -259,36 +260,6 @@ class Timing(Section):
                 yield f"{low} ({getattr(self, low):g}) must be below {high}{fraction} ({getattr(self, high) * part:g})"
 
 
-class Shard(Section):
-    """Tokenized text as one blob of little-endian token ids."""
-
-    blob: str = Field(pattern="^[0-9a-f]{64}$")
-    """Name of the blob."""
-    num_tokens: int = Field(ge=1)
-    """In the whole blob."""
-
-    def num_sequences(self, sequence_length: int) -> int:
-        """Whole sequences in it; each needs one token more than its length, for the last target."""
-        return (self.num_tokens - 1) // sequence_length
-
-
-class Data(Section):
-    """The tokens: training shards, and a held-out shard that no range ever covers."""
-
-    tokenizer: Literal["bytes"] = "bytes"
-    token_dtype: Literal["uint16", "uint32"] = "uint16"
-    shards: tuple[Shard, ...] = Field(min_length=1)
-    held_out: Shard
-    sources: tuple[str, ...] = ()
-    """What the text is, for people."""
-    licence: str = Field(default="", max_length=500)
-    """Under which it may be used, as the organizer says."""
-
-    def size_bytes(self, shard: Shard) -> int:
-        """Of its blob."""
-        return shard.num_tokens * {"uint16": 2, "uint32": 4}[self.token_dtype]
-
-
 class Origin(Section):
     """The run whose state this one began with."""
 
@@ -357,15 +328,19 @@ class Manifest(RunFile):
 
     def misfits(self) -> Iterator[str]:
         yield from super().misfits()
+        rows, tokenizer = self.model.vocab_rows, self.data.tokenizer
+        if rows < tokenizer.num_ids:
+            yield f"vocab_rows is {rows}; the tokenizer {tokenizer.name!r} needs {tokenizer.num_ids}"
         shortest = self.model.sequence_length + 1
-        for shard in (*self.data.shards, self.data.held_out):
-            if shard.num_tokens < shortest:
-                yield f"the corpus is too short: a shard has {shard.num_tokens} tokens, a sequence needs {shortest}"
+        shards = {f"a shard of {source.name!r}": source.shards.tokens_of(0) for source in self.data.sources}
+        for what, found in (shards | {"the held-out split": self.data.held_out.num_tokens}).items():
+            if found < shortest:
+                yield f"the corpus is too short: {what} has {found} tokens, a sequence needs {shortest}"
 
     @property
     def num_sequences(self) -> int:
-        """Sequences in one epoch of the training shards."""
-        return sum(shard.num_sequences(self.model.sequence_length) for shard in self.data.shards)
+        """Sequences in the training shards of all sources, each taken once."""
+        return sum(source.shards.num_sequences(self.model.sequence_length) for source in self.data.sources)
 
     def experts_of(self, subset: int) -> tuple[int, ...]:
         size = self.model.num_experts // self.training.num_subsets

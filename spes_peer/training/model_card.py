@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spes_peer.data.tokenizer import END_OF_TEXT
 from spes_peer.identity import PeerId
+from spes_peer.run.data import Data
 from spes_peer.run.layout import Layout
-from spes_peer.run.manifest import Data
 from spes_peer.training.history import History, key_points
 
 PAPER = "2602.11543"
@@ -129,9 +128,9 @@ def _model_rows(layout: Layout, config: Mapping[str, Any]) -> list[tuple[str, st
 
 
 def _tokenizer(data: Data) -> str:
-    tokenizer: Any = data.tokenizer
-    if tokenizer == "bytes" or tokenizer.kind == "bytes":
-        return f"the bytes of UTF-8, and {END_OF_TEXT} at the end of a document"
+    tokenizer = data.tokenizer
+    if tokenizer.kind == "bytes":
+        return f"the bytes of UTF-8, and {tokenizer.end_of_text} at the end of a document"
     return f"{_plain(tokenizer.name)}, {tokenizer.num_ids:,} ids, {tokenizer.end_of_text} at the end of a document"
 
 
@@ -163,9 +162,7 @@ def _losses(history: History) -> list[str]:
     ]
 
 
-def _data(data: Any) -> str:
-    if not hasattr(data, "shares"):  # protocol 5: goes with it
-        return f"{_plain(', '.join(map(str, data.sources)))}; licence: {_licence(data.licence)}."
+def _data(data: Data) -> str:
     rows = [
         (_plain(source.name), f"{float(share):.1%}", f"{source.shards.num_tokens:,}", _licence(source.licence))
         for source, share in zip(data.sources, data.shares(), strict=True)

@@ -39,7 +39,7 @@ from .invariants import Watch
 from .network import Action, Process, Stream
 from .node import SimulatedNode
 from .stage import Stage, on_stage
-from .world import World
+from .world import MADE_UP_DATA, World
 
 NUM_SUBSETS = 64
 NUM_SHARED_BLOCKS = 4
@@ -74,8 +74,7 @@ def large_layout(num_peers: int) -> Layout:
     }
     raw["sync"] |= {"block_elements": 1 << 20, "merge_alpha": 0.0, "overlap_steps": 0}
     raw["timing"] = dict(_TIMING)
-    shard = {"blob": "ab" * 32, "num_tokens": 100_000}
-    raw |= {"data": {"shards": [shard], "held_out": shard}, "organizers": [_ORGANIZER.peer_id]}
+    raw |= {"data": MADE_UP_DATA, "organizers": [_ORGANIZER.peer_id]}
     num_shared = Layout(Manifest.model_validate(raw)).num_shared
     raw["sync"]["block_elements"] = -(-num_shared // NUM_SHARED_BLOCKS)
     layout = Layout(Manifest.model_validate(raw))

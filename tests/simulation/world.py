@@ -26,6 +26,10 @@ START_AT = 1_700_000_000.0
 _ORGANIZER = "organizer"
 _RUN_ID = bytes(32)
 
+MADE_UP_DATA = {
+    "sources": [{"name": "text", "shards": {"num_tokens": 100_000, "shard_tokens": 100_000, "index": "ab" * 32}}],
+    "held_out": {"blob": "cd" * 32, "num_tokens": 10_000},
+}
 TIMING = {
     "heartbeat_seconds": 18.0,
     "round_seconds": 180.0,
@@ -56,9 +60,7 @@ def small_layout(num_subsets: int = 4, min_peers: int = 1) -> Layout:
     }
     raw["sync"] |= {"block_elements": 1 << 20, "merge_alpha": 0.0, "overlap_steps": 0, "reducers_per_block": 2}
     raw["timing"] = dict(TIMING)
-    shard = {"blob": "ab" * 32, "num_tokens": 100_000}
-    data = {"shards": [shard], "held_out": {"blob": "cd" * 32, "num_tokens": 10_000}}
-    return Layout(Manifest.model_validate({**raw, "data": data, "organizers": [_ORGANIZER]}))
+    return Layout(Manifest.model_validate({**raw, "data": MADE_UP_DATA, "organizers": [_ORGANIZER]}))
 
 
 class World:
