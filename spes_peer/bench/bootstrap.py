@@ -34,7 +34,6 @@ from spes_peer.run.presets import PRESETS
 
 HEARTBEAT_SECONDS = 5.0  # of the presets for real runs
 _ADMITTED_SECONDS = 600.0
-_CONNECTING_AT_ONCE = 20
 _SAMPLE_SECONDS = 1.0
 _TIMING = {  # of the presets for real runs, so that a round lasts longer than the measure
     "heartbeat_seconds": HEARTBEAT_SECONDS,
@@ -122,15 +121,13 @@ class Measure:
         before = _use_of(self._pid)
         introduction = await describe(self._address)
         num_subsets = introduction.manifest.training.num_subsets
-        clients = [Client(number, introduction, self._figures, number % num_subsets) for number in range(num_clients)]
+        clients = [Client(introduction, self._figures, number % num_subsets) for number in range(num_clients)]
         sampling = asyncio.create_task(self._sample())
         try:
-            _say(f"connecting {num_clients} clients")
-            connecting_seconds = await self._connect(clients)
             heartbeat_seconds = introduction.manifest.timing.heartbeat_seconds
             began_at = time.monotonic()
-            async with attending(clients, heartbeat_seconds) as all_in:
-                _say("waiting until all are admitted to round 1")
+            async with attending(clients, self._address, heartbeat_seconds) as all_in:
+                _say(f"{num_clients} clients arrive, and are admitted to round 1")
                 async with asyncio.timeout(_ADMITTED_SECONDS):
                     await all_in.wait()
                 admitted_seconds, joined = time.monotonic() - began_at, _use_of(self._pid)
@@ -144,7 +141,6 @@ class Measure:
         finally:
             sampling.cancel()
             await asyncio.gather(sampling, return_exceptions=True)
-            await asyncio.gather(*(client.close() for client in clients))
         joining = joined.cpu_seconds - before.cpu_seconds
         self.report = {
             "clients": num_clients,
@@ -153,7 +149,6 @@ class Measure:
             "calls_per_second": calls_per_second,
             "cores": os.cpu_count(),
             "load": os.getloadavg()[0],
-            "connecting_seconds": connecting_seconds,
             "admitted_seconds": admitted_seconds,
             "joining_cpu_seconds": dict(joining),
             **use,
@@ -167,21 +162,6 @@ class Measure:
             with contextlib.suppress(psutil.Error):
                 self._most_bytes |= _use_of(self._pid).resident_bytes
             await asyncio.sleep(_SAMPLE_SECONDS)
-
-    async def _connect(self, clients: list[Client]) -> float:
-        """Introduced and connected, some at a time, as volunteers come who hear of a run; seconds for all."""
-        turns, began_at = asyncio.Semaphore(_CONNECTING_AT_ONCE), time.monotonic()
-
-        async def connect(client: Client) -> None:
-            async with turns:
-                await self._figures.timed("introduce, while all come", describe(self._address, 60.0))
-                await self._figures.timed("connect, while all come", client.connect())
-
-        await asyncio.gather(*map(connect, clients))
-        missing = sum(client.link is None for client in clients)
-        if missing:
-            raise SpesError(f"{missing} clients could not connect: {dict(self._figures.failures)}")
-        return time.monotonic() - began_at
 
     async def _steady(
         self,
@@ -230,8 +210,8 @@ class Measure:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 name, call = kinds[number % len(kinds)]
-                link = random.choice(clients).link
-                tasks.create_task(self._figures.timed(name, call(link)))
+                if (link := random.choice(clients).link) is not None:
+                    tasks.create_task(self._figures.timed(name, call(link)))
                 number += 1
                 await asyncio.sleep(began_at + number / calls_per_second - loop.time())
 
@@ -255,7 +235,7 @@ def table(report: dict[str, Any]) -> str:
         f"{report['clients']} clients, a beat each {report['heartbeat_seconds']:g} s,"
         f" {report['calls_per_second']:g} calls/s beside, {lasted:.0f} s; {report['cores']} cores shared with the"
         f" clients, load {report['load']:.1f}",
-        f"connected in {report['connecting_seconds']:.1f} s, all in round 1 {report['admitted_seconds']:.1f} s later;"
+        f"all in round 1 {report['admitted_seconds']:.1f} s after the first came;"
         f" {report['beats_per_second']:.0f} beats/s",
         "",
         "| process | joining, CPU s | then, cores | memory, MB | at most |",

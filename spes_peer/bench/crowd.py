@@ -33,6 +33,8 @@ from spes_peer.wire.peer_pb2 import FetchRequest, HaveRequest, RecordsRequest, S
 
 CONNECT_SECONDS = 120.0
 CALL_SECONDS = 60.0
+_AT_ONCE = 20  # that arrive
+_AGAIN_SECONDS = 1.0
 _KINDS: dict[str, Any] = {one.__name__: one for one in (CoordinatorBeat, Proposal, CertifiedRecord)}
 
 
@@ -77,31 +79,41 @@ def _round_of(record: bytes) -> int:
 class Client:
     """One volunteer."""
 
-    def __init__(self, number: int, introduction: Introduction, figures: Figures, subset: int) -> None:
+    def __init__(self, introduction: Introduction, figures: Figures, subset: int) -> None:
         self.identity = Identity.generate()
         self.round, self.head_hash = 0, b""
         self._signer = Signer(self.identity, introduction.run_id, time.time_ns(), lambda: self.head_hash)
         self._introduction = introduction
         self._figures = figures
         self._subset = subset
-        self._number = number
         self._writing = asyncio.Lock()
         self.link: Link | None = None
 
-    async def connect(self) -> None:
-        """`PeerError` where the node takes no connection."""
+    async def live(
+        self, address: NodeAddress, turns: asyncio.Semaphore, heartbeat_seconds: float, on_admitted: Callable[[], None]
+    ) -> None:
+        """Arrive, when it is its turn, and attend for ever; who loses the stream begins again, and that is counted."""
+        while True:
+            async with turns:
+                await self._figures.timed("introduce, while all come", describe(address, CONNECT_SECONDS))
+                await self._figures.timed("connect, while all come", self._connect())
+            if self.link is not None:
+                await self._attend(self.link, heartbeat_seconds, on_admitted)
+                await self.close()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _connect(self) -> None:
         entry, target = self._introduction.entry, self._introduction.endpoint.target
         channel = await open_channel(target, pem_of(entry.certificate), CONNECT_SECONDS)
         self.link = Link(entry.peer_id, "grpc", channel, self._signer, Traffic())
 
     async def close(self) -> None:
-        if self.link is not None:
-            await self.link.channel.close(None)
+        link, self.link = self.link, None
+        if link is not None:
+            await link.channel.close(None)
 
-    async def attend(self, on_admitted: Callable[[], None], heartbeat_seconds: float) -> None:
-        """Until the stream ends; that is counted as a failure, unless it was cancelled."""
-        assert self.link is not None
-        call = self.link.stub.Attend(metadata=self.link.metadata())
+    async def _attend(self, link: Link, heartbeat_seconds: float, on_admitted: Callable[[], None]) -> None:
+        call = link.stub.Attend(metadata=link.metadata())
         beating = asyncio.create_task(self._beat(call, heartbeat_seconds))
         try:
             await self._say(call, AdmissionRequest((self._subset,), 1_000.0, PROTOCOL_VERSION))
@@ -110,6 +122,8 @@ class Client:
             self._figures.failures["attend: the node ended the stream"] += 1
         except grpc.aio.AioRpcError as error:
             self._figures.failures[f"attend: {(error.details() or '')[-80:]}"] += 1
+        except asyncio.InvalidStateError:
+            self._figures.failures["attend: the stream was lost"] += 1
         finally:
             beating.cancel()
             call.cancel()
@@ -143,9 +157,11 @@ class Client:
 
 
 @asynccontextmanager
-async def attending(clients: list[Client], heartbeat_seconds: float) -> AsyncIterator[asyncio.Event]:
-    """All attend; the event is set when the last of them has heard that round 1 is open."""
-    left, all_in = {client.identity.peer_id for client in clients}, asyncio.Event()
+async def attending(
+    clients: list[Client], address: NodeAddress, heartbeat_seconds: float
+) -> AsyncIterator[asyncio.Event]:
+    """All come, some at a time, and attend; the event is set when the last of them has heard that round 1 is open."""
+    left, all_in, turns = {client.identity.peer_id for client in clients}, asyncio.Event(), asyncio.Semaphore(_AT_ONCE)
 
     def admitted(client: Client) -> None:
         left.discard(client.identity.peer_id)
@@ -153,7 +169,8 @@ async def attending(clients: list[Client], heartbeat_seconds: float) -> AsyncIte
             all_in.set()
 
     tasks = [
-        asyncio.create_task(client.attend(functools.partial(admitted, client), heartbeat_seconds)) for client in clients
+        asyncio.create_task(client.live(address, turns, heartbeat_seconds, functools.partial(admitted, client)))
+        for client in clients
     ]
     try:
         yield all_in
@@ -161,6 +178,7 @@ async def attending(clients: list[Client], heartbeat_seconds: float) -> AsyncIte
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(client.close() for client in clients))
 
 
 def calls_of(figures: Figures, address: NodeAddress, shard: tuple[str, int]) -> Mapping[str, Callable[[Link], Any]]:

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -76,6 +77,7 @@ from spes_peer.wire.peer_pb2 import (
 M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
+_SAID_TO_MANY = 16  # messages that are still being written to some
 _OUTBOX_MESSAGES = 1_000  # a member that is so far behind does not read
 _MAX_REASON_CHARACTERS = 400  # of what a caller said, some is in it
 Context = Any  # grpc.aio.ServicerContext
@@ -482,6 +484,11 @@ def _sender(outbox: "asyncio.Queue[Signed]", writing: "asyncio.Task[None]") -> C
 
 async def _write_all(line: _Line, outbox: "asyncio.Queue[Signed]") -> None:
     while True:
-        message = await outbox.get()
-        await line.write(convert.to_message(message))
+        await line.write_packed(_packed(await outbox.get()))
         outbox.task_done()
+
+
+@lru_cache(maxsize=_SAID_TO_MANY)
+def _packed(message: Signed) -> bytes:
+    """As it goes on the wire. A coordinator says the same to all: it is encoded for the first of them."""
+    return convert.to_message(message).SerializeToString()
