@@ -175,7 +175,8 @@ def _flag(action: argparse.Action) -> str:
 
 
 def _expanded(action: argparse.Action, prog: str) -> str:
-    return (action.help or "") % {**vars(action), "prog": prog}
+    """Some versions of Python add the default to flags that have a `--no-`."""
+    return (action.help or "").removesuffix(" (default: %(default)s)") % {**vars(action), "prog": prog}
 
 
 def _example(parser: argparse.ArgumentParser) -> str | None:
