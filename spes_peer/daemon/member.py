@@ -15,6 +15,7 @@ from typing import Any
 
 from spes_peer.daemon.accounts import NOT_MEASURED, Accounts
 from spes_peer.daemon.data_ahead import SoundShards
+from spes_peer.daemon.held_out import slice_of
 from spes_peer.daemon.joining import Claiming
 from spes_peer.daemon.organizers_word import moment
 from spes_peer.daemon.parts import part_of
@@ -202,7 +203,7 @@ class Member:
         self.accounts.measured(self._measured_round, self._held_out)
 
     async def _measure(self, round: int) -> None:
-        """Held-out loss on this peer's slice; the slices of a roster together are the whole split."""
+        """Held-out loss on this peer's slice of this round."""
         await self._have([self.node.manifest.data.held_out])
         chain = self.node.chain
         roster = chain.record(round).sealed.record.roster
@@ -211,8 +212,10 @@ class Member:
         peers = [entry.peer_id for entry in roster]
         self._held_out = NOT_MEASURED
         if self.node.peer_id in peers:
-            slice = peers.index(self.node.peer_id)
-            self._held_out = await self.trainer.get().measure_held_out(slice, len(peers))
+            length = self.node.manifest.model.sequence_length
+            num_sequences = self.node.manifest.data.held_out.num_sequences(length)
+            part = slice_of(peers.index(self.node.peer_id), len(peers), round, num_sequences, length)
+            self._held_out = await self.trainer.get().measure_held_out(*part)
         self._measured_round = round
 
     async def _train(self, work: RoundWork) -> None:
