@@ -180,8 +180,7 @@ def sign_run(
         refuse_unless_sound(check_text(text, data_in(folder)), folder)
         run_file = parse_run_file(text)
         data = data_in(folder) or _embedded(folder, run_file)
-        if isinstance(data, Data):
-            refuse_unless_sound(check_text(text, data), folder)
+        refuse_unless_sound(check_text(text, data), folder)
         return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence, bootstraps)
 
 
@@ -255,8 +254,7 @@ def _sign(
     licence: str,
     bootstraps: Sequence[PeerId] = (),
 ) -> SignedManifest:
-    if isinstance(data, Data):
-        _refuse_missing_blobs(folder, data)
+    _refuse_missing_blobs(folder, data)
     candidates = tuple(dict.fromkeys((Identity.load_or_create(folder / KEY_FILE).peer_id, *bootstraps)))
     data = data.model_copy(update={"licence": licence}) if licence else data
     keys = dict.fromkeys((organizer.peer_id, *run_file.run.organizers))
