@@ -59,6 +59,7 @@ def _of_peers(parts: Parts) -> Iterator[Metric]:
         peers.add_metric([state], counts[state])
     yield peers
     yield _gauge("roster_peers", "Peers that take part in the round.", len(parts.follower.head.record.roster))
+    yield _gauge("attending_peers", "Peers that attend this node.", parts.follower.coordinating.num_attending)
     neighbours = node.directory.num_neighbours if node.directory is not None else 0
     yield _gauge("dht_neighbours", "Nodes that the DHT node knows.", neighbours)
     yield _gauge(

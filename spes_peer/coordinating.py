@@ -109,6 +109,11 @@ class Coordinating:
         return not record.roster or is_more_than_half(len(attending), of=len(record.roster))
 
     @property
+    def num_attending(self) -> int:
+        """Who attends this node now, also without a place in the roster."""
+        return len(self._members)
+
+    @property
     def _heard(self) -> AbstractSet[PeerId]:
         """Who attends and is heard: a stream of somebody frozen stays open."""
         return self._state.crowd.links.keys() & self._members.keys()
