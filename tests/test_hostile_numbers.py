@@ -58,6 +58,7 @@ from spes_peer.run.certificates import check_record
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.peers import Standing
 from spes_peer.run.records import BlockId, CertifiedRecord, RecordSignature
+from spes_peer.run.rules import Change, sign_amendment
 from spes_peer.run.signed import Signer
 from spes_peer.snapshots import SnapshotStore
 from spes_peer.wire import convert, peer_pb2
@@ -289,6 +290,9 @@ async def test_no_number_in_a_request_is_a_fault_of_ours(
             "Fetch": peer_pb2.FetchRequest(name=blob),
             "DialBack": peer_pb2.DialBackRequest(grpc_addresses=[":99999", ":0", ":-1", "127.0.0.1:4294967295"]),
         }
+        rules = Change(quorum=3, finish_after_round=9).of(target.rules, 1.0)
+        amendment = sign_amendment(rules, None, organizer, target.run_id, 1.0)
+        requests["Amend"] = peer_pb2.AmendRequest(amendment=convert.to_message(amendment))
         service = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
         assert {method.name for method in service.methods} == {*requests, "Attend"}
         link = await caller.connections.to(target.peer_id)

@@ -14,6 +14,7 @@ import spes_peer.run
 from spes_peer.blobs import BlobName
 from spes_peer.errors import BadMessage
 from spes_peer.identity import Identity, PeerId
+from spes_peer.run.invitations import Invitation
 from spes_peer.run.peers import MAX_NAME_CHARACTERS, PeerEntry
 from spes_peer.run.records import BlockId, Contributor, DataRange, Update
 from spes_peer.wire.convert import message_class
@@ -65,6 +66,7 @@ SOUND: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Contributor, "clip"): st.floats(0, 1, exclude_min=True),
     (Contributor, "tokens"): st.integers(1, 2**64 - 1),
     (Contributor, "norm"): st.floats(0, allow_infinity=False),
+    (Invitation, "seed"): st.binary(min_size=32, max_size=32),
     (PeerEntry, "name"): st.text(max_size=MAX_NAME_CHARACTERS).filter(str.isprintable),
     (Update, "contributors"): st.lists(st.deferred(lambda: values_of(Contributor)), min_size=1, max_size=3).map(tuple),
 }

@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 
+from spes_peer.amending.words import admission
 from spes_peer.first_start.facts import Facts
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
@@ -36,7 +37,8 @@ def _run(facts: Facts) -> str:
     model = facts.manifest.model
     return (
         f"{plain(run.name)} {facts.introduction.run_id.hex()[:12]}, {here}; a mixture of {model.num_experts} experts,"
-        f" {_parameters(facts)} parameters; signed by its organizer {facts.introduction.signed_manifest.organizer}"
+        f" {_parameters(facts)} parameters; signed by its organizer {facts.introduction.signed_manifest.organizer};"
+        f" {admission(facts.manifest)}"
     )
 
 
