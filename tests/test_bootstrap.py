@@ -9,21 +9,27 @@ import pytest
 from run_nodes import RunNodes, run_nodes
 
 from bootstrap.address import ADDRESS_FILE, AddressFile, addresses
-from bootstrap.cli import DEFAULT_PORT, listening
+from bootstrap.cli import DEFAULT_PORT, listening, main
 from bootstrap.mirror import Mirror, is_first
 from bootstrap.opening import check_openable, open_folder
 from bootstrap.room import refuse_if_too_small
 from spes_peer.blobs import Blob, BlobStore
+from spes_peer.cli.parsing import peer_id
 from spes_peer.collector import least_bytes
+from spes_peer.data.index import index_of
 from spes_peer.errors import BadConfiguration, PeerError
 from spes_peer.exchange.known_nodes import KnownNodes
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity
 from spes_peer.node import Node
+from spes_peer.rounds.assignment import candidates_after
+from spes_peer.rounds.election import owner_of
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import Role
+from spes_peer.run.records import RosterEntry, first_record
 
 SHARD_BYTES = 2_000
+KEPT_BYTES = SHARD_BYTES + 4 * 32  # held-out data and index
 
 
 @pytest.mark.parametrize(
@@ -57,13 +63,16 @@ def test_a_folder_without_anything_is_left_as_it_is_and_the_ways_to_a_run_are_na
 
 @pytest.fixture
 def held(manifest: Manifest, tmp_path: Path) -> tuple[Manifest, list[Blob]]:
-    """A manifest of four shards and a held-out one, whose blobs are in a store of their own."""
+    """A manifest of four shards and a held-out one, and the blobs, in a store of their own: the index comes first."""
     store = BlobStore(tmp_path / "data")
-    blobs = [store.put(bytes([number]) * SHARD_BYTES) for number in range(5)]
+    shards = [store.put(bytes([number]) * SHARD_BYTES) for number in range(5)]
+    index = store.put(index_of(shard.name for shard in shards[1:]))
+    tokens = SHARD_BYTES // 2
+    source = {"num_tokens": 4 * tokens, "shard_tokens": tokens, "index": index.name}
     content = manifest.model_dump(mode="json")
-    shards = [{"blob": blob.name, "num_tokens": SHARD_BYTES // 2} for blob in blobs]
-    content["data"].update(shards=shards[1:], held_out=shards[0])
-    return Manifest.model_validate(content), blobs
+    content["data"]["sources"] = [{"name": "text", "shards": source}]
+    content["data"]["held_out"] = {"blob": shards[0].name, "num_tokens": tokens}
+    return Manifest.model_validate(content), [index, *shards]
 
 
 @pytest.fixture
@@ -79,19 +88,23 @@ def give_data(node: Node, blobs: list[Blob], from_folder: Path) -> None:
 
 
 async def test_the_first_node_never_lets_data_go_and_a_further_one_lets_go_what_comes_last(
-    run: RunNodes, held: tuple[Manifest, list[Blob]]
+    run: RunNodes, held: tuple[Manifest, list[Blob]], tmp_path: Path
 ) -> None:
     names = [blob.name for blob in held[1]]
     first, further = run.nodes
     record = first.chain.record(0).sealed.record
     assert is_first(first)
     assert not is_first(further)
+    for node in run.nodes:
+        give_data(node, held[1][:1], tmp_path / "data")
+        await node.shard_index.get()
     assert Mirror(first, lambda: 0).wanted(record, 0).now == set(names)
-    wanted = Mirror(further, lambda: 0).wanted(record, 2 * SHARD_BYTES)
-    assert names[0] in wanted.now
-    assert len(wanted.now) == 3
-    assert wanted.now | wanted.later.keys() == set(names)
-    assert sorted(wanted.later.values()) == [2, 3]  # by the place in the order of training
+    wanted = Mirror(further, lambda: 0).wanted(record, KEPT_BYTES + 2 * SHARD_BYTES)
+    assert set(names[:2]) < wanted.now
+    assert len(wanted.now) == 4
+    assert set(wanted.later) == set(names[2:])
+    staying = [wanted.later[name] for name in wanted.now - set(names[:2])]
+    assert max(staying) < min(wanted.later[name] for name in set(names) - wanted.now)
 
 
 async def test_a_further_node_copies_as_much_as_has_room_and_all_when_there_is_more(
@@ -99,10 +112,10 @@ async def test_a_further_node_copies_as_much_as_has_room_and_all_when_there_is_m
 ) -> None:
     first, further = run.nodes
     give_data(first, held[1], tmp_path / "data")
-    room = 2 * SHARD_BYTES
+    room = KEPT_BYTES + 2 * SHARD_BYTES
     mirror = Mirror(further, lambda: room)
     await mirror.fetch()
-    assert sum(further.blobs.has(blob.name) for blob in held[1]) == 3
+    assert sum(further.blobs.has(blob.name) for blob in held[1]) == 4
     room = 10 * SHARD_BYTES
     await mirror.fetch()
     assert all(further.blobs.has(blob.name) for blob in held[1])
@@ -114,28 +127,35 @@ async def test_a_first_node_that_lost_a_shard_gets_it_back_from_a_further_one(
 ) -> None:
     first, further = run.nodes
     give_data(further, held[1], tmp_path / "data")
-    give_data(first, held[1][1:], tmp_path / "data")
+    give_data(first, held[1][:-1], tmp_path / "data")
     await Mirror(first, lambda: 0).fetch()
-    assert first.blobs.has(held[1][0].name)
+    assert first.blobs.has(held[1][-1].name)
 
 
-async def test_a_shard_that_nobody_has_is_an_error_of_peers_and_leaves_nothing_half_said(run: RunNodes) -> None:
+async def test_a_shard_that_nobody_has_is_an_error_of_peers_and_leaves_nothing_half_said(
+    run: RunNodes, held: tuple[Manifest, list[Blob]], tmp_path: Path
+) -> None:
     further = run.nodes[1]
+    give_data(further, held[1][:1], tmp_path / "data")
     mirror = Mirror(further, lambda: 10 * SHARD_BYTES)
     with pytest.raises(PeerError):
         await mirror.fetch()
     assert mirror.progress is None
 
 
-async def test_a_limit_of_the_disk_below_what_cannot_go_is_refused_with_the_numbers(run: RunNodes) -> None:
+async def test_a_limit_of_the_disk_below_what_cannot_go_is_refused_with_the_numbers(
+    run: RunNodes, held: tuple[Manifest, list[Blob]], tmp_path: Path
+) -> None:
     first, further = run.nodes
-    state, data = least_bytes(first.layout), 5 * SHARD_BYTES
+    give_data(first, held[1], tmp_path / "data")
+    await first.shard_index.get()
+    state, data = least_bytes(first.layout), KEPT_BYTES + 4 * SHARD_BYTES
     refuse_if_too_small(first, 0)
     refuse_if_too_small(first, state + data)
     with pytest.raises(BadConfiguration, match=r"--max-disk .* too small .* which no other node must have"):
         refuse_if_too_small(first, state + data - 1)
     refuse_if_too_small(further, state + data - 1)  # it keeps less data
-    with pytest.raises(BadConfiguration, match="the held-out data"):
+    with pytest.raises(BadConfiguration, match="the data that everybody keeps"):
         refuse_if_too_small(further, state)
 
 
@@ -187,3 +207,34 @@ async def test_a_folder_that_has_a_run_goes_on_alone_from_a_manifest_that_cannot
     assert opened.signed.run_id == run.nodes[1].run_id
     assert opened.introduction is None
     assert opened.entries == []
+
+
+def test_nodes_that_record_0_names_coordinate_one_after_the_other_and_before_any_peer() -> None:
+    first, second, *volunteers = (Identity.from_seed(bytes([number]) * 32).peer_id for number in range(1, 6))
+    zero = first_record(bytes(32), (), (first, second), 0.0)
+    roster = [RosterEntry(peer, 1, (0,), (), 1) for peer in sorted(volunteers)]
+    opened = dataclasses.replace(
+        zero, round=1, roster=tuple(roster), candidates=candidates_after(zero, 1, roster, first)
+    )
+    assert [owner_of(opened, term) for term in (0, 1)] == [first, second]
+    assert owner_of(opened, 2) in volunteers
+    after = candidates_after(opened, 2, roster, second)  # once the second has taken over, it is asked first
+    assert after[:2] == (second, first)
+
+
+def test_a_further_node_is_named_by_its_peer_id_alone() -> None:
+    assert peer_id(Identity.from_seed(bytes(32)).peer_id)
+    for text in ("", "second", "/ip4/127.0.0.1/tcp/4510/p2p/12D3KooW"):
+        with pytest.raises(argparse.ArgumentTypeError, match="no peer id"):
+            peer_id(text)
+
+
+def test_the_peer_id_of_a_folder_is_printed_before_there_is_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(["--run", str(tmp_path / "second"), "--peer-id"])
+        assert not ended.value.code
+    said = capsys.readouterr().out.split()
+    assert said == [Identity.load_or_create(tmp_path / "second" / "identity.key").peer_id] * 2
