@@ -22,7 +22,7 @@ from spes_peer.first_start.facts import Facts, look, pace, plan_for
 from spes_peer.first_start.words import described
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity
-from spes_peer.run.manifest import Manifest, sign_manifest
+from spes_peer.run.manifest import Manifest, Origin, sign_manifest
 from spes_peer.run.records import first_record
 from spes_peer.training.device import DeviceReport
 
@@ -175,3 +175,12 @@ async def test_the_licence_that_an_organizer_names_is_read_by_volunteers(
     node.describe_run(sign_manifest(licensed, organizer))
     introduction = await describe(address_of(node))
     assert introduction.manifest.data.licence == "CC-BY-SA-4.0"
+
+
+async def test_where_a_run_that_goes_on_from_another_came_from_is_told(
+    node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = manifest.model_copy(update={"origin": Origin(run_id="ab" * 32, round=40)})
+    node.describe_run(sign_manifest(begun, organizer))
+    said = " ".join(described(await looked(node, monkeypatch), ANN.peer_id).split())
+    assert "begun from the state of run abababababab after record 40" in said

@@ -50,9 +50,7 @@ def check(path: Path, is_quiet: bool, is_json: bool) -> int:
     text, data = read(path)
     checked = check_text(text, data)
     if path.is_dir() and organize.is_signed(path):
-        print(
-            f"{path} is signed: see spes-peer run show; what is in run.toml has no effect any more\n", file=sys.stderr
-        )
+        print(f"{path} is signed (spes-peer run show {path}); run.toml has no effect any more", file=sys.stderr)
     if is_json:
         print(json.dumps([dataclasses.asdict(one) for one in checked.findings], indent=2))
         return BadConfiguration.exit_code if checked.errors else 0
@@ -180,13 +178,20 @@ def _next(folder: Path, run: RunFile, options: argparse.Namespace) -> list[tuple
     data = f"spes-peer data prepare {here} TEXTS"
     tokenized = (data, "or leave it to train on Python's library")
     if not trains_bytes(run):
-        tokenized = (f"{data} --tokenizer tokenizer.json", "")
+        tokenized = (f"{data} --tokenizer {_tokenizer_of(options.model or options.upcycle)}", "")
     return [
         (f"spes-peer run check {here}", "when you have changed run.toml"),
         tokenized,
         (f"spes-peer run sign {here}{weights}", "fixes it for ever"),
         (f"spes-bootstrap --run {here}", "the node that volunteers join"),
     ]
+
+
+def _tokenizer_of(model: Path | None) -> str:
+    """The model's own where it has one."""
+    if model is not None and (model / "tokenizer.json").exists():
+        return shlex.quote(str(model / "tokenizer.json"))
+    return "tokenizer.json"
 
 
 def _group(run: RunFile, options: argparse.Namespace) -> Group:

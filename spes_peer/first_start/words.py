@@ -9,6 +9,7 @@ from spes_peer.identity import PeerId
 from spes_peer.logs import plain
 from spes_peer.run.data import mixture_words
 from spes_peer.run.layout import RunLayout
+from spes_peer.run.manifest import Origin
 from spes_peer.training.traffic_command import amount, duration
 
 _LABEL_WIDTH = 12
@@ -37,9 +38,13 @@ def _run(facts: Facts) -> str:
     model = facts.manifest.model
     return (
         f"{plain(run.name)} {facts.introduction.run_id.hex()[:12]}, {here}; a mixture of {model.num_experts} experts,"
-        f" {_parameters(facts)} parameters; signed by its organizer {facts.introduction.signed_manifest.organizer};"
-        f" {admission(facts.manifest)}"
+        f" {_parameters(facts)} parameters{_begun_from(facts.manifest.origin)}; signed by its organizer"
+        f" {facts.introduction.signed_manifest.organizer}; {admission(facts.manifest)}"
     )
+
+
+def _begun_from(origin: Origin | None) -> str:
+    return f", begun from the state of run {origin.run_id[:12]} after record {origin.round}" if origin else ""
 
 
 def _uses(facts: Facts) -> str:
