@@ -31,6 +31,12 @@ def test_the_reference_is_the_same_in_any_terminal_and_home(page: str, tmp_path:
     assert made(COLUMNS="40", HOME=str(tmp_path), LANG="C", PYTHONHASHSEED="7") == page
 
 
+def test_every_row_of_the_reference_has_a_meaning(page: str) -> None:
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 250
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def test_the_reference_has_keys_commands_exit_codes_events_and_figures(page: str) -> None:
     for expected in (
         "| `merge_interval_steps` | whole number of steps, ≥ 1 | `300` | T_i:",

@@ -37,7 +37,7 @@ def add_export_command(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--round", type=int, metavar="N", help="the state after record N, where that is still kept (the newest)"
     )
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help=f"where to fetch to ({cache.usual()})")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="where to fetch to (the user's cache folder)")
     parser.add_argument("--keep", action="store_true", help="keep what was fetched, for the next export of this run")
     parser.add_argument(
         "--max-download", type=size, default=0, metavar="SIZE", help="bytes a second, such as 500KB (no limit)"

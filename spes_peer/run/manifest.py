@@ -264,6 +264,7 @@ class Origin(Section):
     """The run whose state this one began with."""
 
     run_id: str = Field(pattern="^[0-9a-f]{64}$")
+    """Of that run."""
     round: int = Field(ge=0)
     """The record behind which that state stood."""
 
