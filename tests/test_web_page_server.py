@@ -1,5 +1,6 @@
 """The run's page as strangers' programs meet it: what it answers, what it costs, and what it does not put up with."""
 
+import argparse
 import asyncio
 import gzip
 import json
@@ -11,6 +12,7 @@ import pytest
 from web_runs import MadeUp
 from web_site import Shown, shown
 
+from bootstrap.cli import web_place
 from bootstrap.web.limits import Limits, Visits, visitor
 from bootstrap.web.page import policy
 from spes_peer.errors import BadConfiguration, BlobMissing
@@ -261,3 +263,17 @@ async def test_a_place_that_is_taken_is_named(manifest: Manifest, run: Shown) ->
 
 def test_the_policy_names_style_and_script_by_what_they_are() -> None:
     assert policy().count("'sha256-") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("8080", ("", 8080)), ("0", ("", 0)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::]:80", ("::", 80))],
+)
+def test_web_takes_a_port_or_a_host_with_one(text: str, place: tuple[str, int]) -> None:
+    assert web_place(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "run.example.org", "65536", "-1", "http://x:80", "x:y"])
+def test_web_refuses_what_is_no_place(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no place for a web page"):
+        web_place(text)

@@ -7,6 +7,7 @@ from bootstrap.web.history import Row
 from bootstrap.web.names import UNNAMED
 from bootstrap.web.view import Facts, Phase, Point, Progress, RunView, Source, Subset, Volunteer
 from spes_peer.identity import PeerId
+from spes_peer.run.data import Data
 from spes_peer.run.manifest import Manifest, Training
 from spes_peer.run.peers import PeerState
 from spes_peer.run.tallies import Tally
@@ -38,9 +39,9 @@ def view_of(facts: Facts) -> RunView:
         certified_round=facts.certified_round,
         coordinators={**facts.labels, **facts.nodes},
         join_addresses=facts.join_addresses,
-        sources=_sources(manifest),
+        sources=_sources(manifest.data),
         licence=manifest.data.licence,
-        admission=_admission(manifest),
+        admission=manifest.admission.mode,
         model_words=_model_words(manifest),
         checkpoint_round=facts.checkpoint_round,
         checkpoint_bytes=facts.checkpoint_bytes,
@@ -197,16 +198,9 @@ def _subset(facts: Facts, number: int) -> Subset:
 # ---- what it is ----
 
 
-def _sources(manifest: Manifest) -> tuple[Source, ...]:
-    """Of today's manifests, which tell names alone, and of those that tell more."""
-    return tuple(
-        Source(getattr(one, "name", str(one)), getattr(one, "licence", ""), getattr(one, "ratio", None))
-        for one in manifest.data.sources
-    )
-
-
-def _admission(manifest: Manifest) -> str:
-    return str(getattr(getattr(manifest, "admission", None), "mode", "open"))
+def _sources(data: Data) -> tuple[Source, ...]:
+    shares = zip(data.sources, data.shares(), strict=True)
+    return tuple(Source(one.name, one.licence, float(share)) for one, share in shares)
 
 
 def _model_words(manifest: Manifest) -> str:

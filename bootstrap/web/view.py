@@ -141,8 +141,9 @@ class Source:
     """Text that is trained on."""
 
     name: str
-    licence: str = ""
-    ratio: float | None = None
+    licence: str
+    share: float
+    """Of what is trained."""
 
 
 @dataclass(frozen=True)
