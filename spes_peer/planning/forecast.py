@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spes_peer.planning.fleet import Group
 from spes_peer.run.data import TOKEN_BYTES, Data
 from spes_peer.run.layout import RunLayout
-from spes_peer.run.length import Length, Phase
+from spes_peer.run.length import Length, TrainingPhase
 from spes_peer.run.manifest import RunFile
 from spes_peer.snapshots import KEPT_SNAPSHOTS
 from spes_peer.training.plan import Choices, Plan, memory_plan
@@ -23,11 +23,7 @@ UTILISATION = 0.25
 """Part of a card's operations that training uses where nobody has measured it: an assumption."""
 CARDS = ((8e9, 20e12), (12e9, 25e12), (16e9, 45e12), (24e9, 71e12), (32e9, 105e12), (48e9, 155e12), (80e9, 312e12))
 """Memory of a card, and the bf16 operations a second (dense, summed in fp32) of a slow one of that size."""
-CHOICES = tuple(
-    Choices(True, resident, "auto", bits)
-    for bits in (32, 8)
-    for resident in ("bf16", "int8", "int4")
-)
+CHOICES = tuple(Choices(True, resident, "auto", bits) for bits in (32, 8) for resident in ("bf16", "int8", "int4"))
 DAY = 86_400.0
 
 
@@ -57,7 +53,7 @@ class GroupForecast:
 class PhaseForecast:
     """Of each round of a phase."""
 
-    phase: Phase
+    phase: TrainingPhase
     training_seconds: float
     exchange_seconds: float
     utilisation: float
@@ -182,7 +178,9 @@ def _up_to(run: RunFile, memory_bytes: int, choices: Choices, wanted: int) -> Pl
     return plan if plan.num_subsets <= wanted else memory_plan(run, memory_bytes, choices, wanted)
 
 
-def _of_phase(run: RunFile, phase: Phase, groups: Sequence[GroupForecast], traffic: TrafficPlan) -> PhaseForecast:
+def _of_phase(
+    run: RunFile, phase: TrainingPhase, groups: Sequence[GroupForecast], traffic: TrafficPlan
+) -> PhaseForecast:
     num_peers = sum(one.group.count for one in groups)
     speed = sum(one.group.count * one.tokens_per_second for one in groups)
     length, slowest = run.model.sequence_length, min(one.tokens_per_second for one in groups)

@@ -11,7 +11,7 @@ from spes_peer.run.manifest import RunFile, Sync, Training
 
 
 @dataclass(frozen=True)
-class Phase:
+class TrainingPhase:
     """Rounds of one length, one behind the other."""
 
     first_step: int
@@ -34,7 +34,7 @@ class Phase:
 class Length:
     """Of a whole run."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[TrainingPhase, ...]
     """The main one and the final one; without those that have no round."""
     sequence_length: int
 
@@ -59,7 +59,7 @@ class Length:
         return self.num_sequences * self.sequence_length
 
 
-def num_merges(phase: Phase, sync: Sync) -> int:
+def num_merges(phase: TrainingPhase, sync: Sync) -> int:
     """Rounds of a phase that end with a merge of experts: at steps below T_w that are multiples of T_i (SPES §1.4)."""
     if not sync.merge_alpha:
         return 0
@@ -74,8 +74,8 @@ def num_merges(phase: Phase, sync: Sync) -> int:
     return max(0, (last - first) // every + 1)
 
 
-def _phase(training: Training, first_step: int, until_step: int) -> Phase:
+def _phase(training: Training, first_step: int, until_step: int) -> TrainingPhase:
     """Rounds from `first_step` on, as many as begin before `until_step`."""
     steps = training.steps_per_round_at(first_step)
     num_rounds = max(0, -(-(until_step - first_step) // steps))
-    return Phase(first_step, num_rounds, steps, training.batch_sequences_at(first_step))
+    return TrainingPhase(first_step, num_rounds, steps, training.batch_sequences_at(first_step))
