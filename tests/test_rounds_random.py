@@ -2,14 +2,18 @@
 
 import itertools
 import random
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
+from data_parts import made_up_source
 from rounds_swarm import Member, Swarm, changed
 
+from spes_peer.data.ranges import Shuffle
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.messages import AdmissionRequest, Departure
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
-from spes_peer.run.records import Record
+from spes_peer.run.records import DataRange, Record
 
 
 def misfortune(swarm: Swarm, dice: random.Random) -> None:
@@ -56,13 +60,24 @@ def catch_up(swarm: Swarm, member: Member) -> None:
         member.contribute()
 
 
+def positions_in(ranges: Iterable[DataRange]) -> list[int]:
+    return [position for part in ranges for position in range(part.start, part.end)]
+
+
 def positions_trained(record: Record, closing: Record) -> set[int]:
     tokens = {part.peer_id: part.tokens for update in closing.updates for part in update.contributors}
     trained: set[int] = set()
     for entry in record.roster:
-        positions = [position for part in entry.ranges for position in range(part.start, part.end)]
-        trained |= set(positions[: tokens.get(entry.peer_id, 0) // 128])
+        trained |= set(positions_in(entry.ranges)[: tokens.get(entry.peer_id, 0) // 128])
     return trained
+
+
+MIXED = [
+    made_up_source([f"{number:064x}" for number in range(first, first + 40)], size, f"{first}", ratio)
+    for first, size, ratio in ((100, 100_000, 5.0), (200, 30_000, 2.0))
+]
+
+LUCKY = (0, 2, 5)  # of these seeds: nobody dies between training and the record that counts it
 
 
 @pytest.mark.parametrize("overlap_steps", [0, 7, 20])
@@ -70,6 +85,7 @@ def positions_trained(record: Record, closing: Record) -> set[int]:
 def test_the_run_goes_on_and_trains_no_sequence_twice(manifest: Manifest, seed: int, overlap_steps: int) -> None:
     dice = random.Random(seed)
     coarse = changed(manifest, "sync", block_elements=1 << 20, overlap_steps=overlap_steps)
+    coarse = changed(coarse, "data", sources=MIXED)
     swarm = Swarm(coarse, [(0,), (1,), (2,), (3,)])
     for _ in range(150):
         for _ in range(dice.randrange(40)):
@@ -91,6 +107,15 @@ def test_the_run_goes_on_and_trains_no_sequence_twice(manifest: Manifest, seed: 
         now_trained = positions_trained(record, closing)
         assert not trained & now_trained
         trained |= now_trained
+    head, shuffle = swarm.head.record, Shuffle.of(coarse)
+    # what no record has counted is in the pool again, or somebody trains on it now
+    assigned = [part for entry in head.roster for part in (*entry.ranges, *entry.ahead)]
+    to_come = positions_in((*head.returned, *assigned))
+    assert sorted([*trained, *to_come]) == list(range(head.next_position))
+    given = Counter(one for record in swarm.records for entry in record.roster for one in positions_in(entry.ranges))
+    was_lost = any(given[one] > 1 for one in trained)  # not counted at first, and trained later
+    assert was_lost == (seed not in LUCKY)
+    assert len(set(map(shuffle.sequence_at, trained))) == len(trained)  # no source ends its first epoch
     # who was away when the round closed early has only others' word for its state root, and leaves it to them
     said = [reason for member in swarm.members.values() for reason in member.objections]
     assert [reason for reason in said if "has time left, and we have not contributed" not in reason] == []
