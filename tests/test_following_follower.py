@@ -142,7 +142,7 @@ class Participant:
     def _open_round(self) -> None:
         record, self._opened = self.head.record, self.head.hash
         entry = record.entry_of(self.peer_id)
-        if entry is not None and self.contributes and not record.is_final and self._contribution is None:
+        if entry is not None and self.contributes and record.trains and self._contribution is None:
             steps = self.node.manifest.training.steps_per_round_at(record.step)
             root = invented("the state after", self.head.hash)
             self._contribution = contribution_of(entry, record, self.node.layout, root, steps)
