@@ -16,8 +16,10 @@ from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
 from spes_peer.cli.volunteer import add_volunteer_commands
 from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.evaluating.command import add_eval_command
 from spes_peer.experiment.command import add_experiment_command
 from spes_peer.exporting.command import add_export_command
+from spes_peer.generating.command import add_generate_command
 from spes_peer.logs import last_words, log_to_person
 from spes_peer.training.plan_command import add_plan_command
 
@@ -42,7 +44,8 @@ examples:
 COMMANDS = {
     "lend this machine": ("join", "watch", "status", "pause", "resume", "leave", "logs", "replay", "runs"),
     "and see to it": ("doctor", "config", "service", "identity"),
-    "start a run of your own": ("run", "data", "export", "plan"),
+    "start a run of your own": ("run", "data", "plan"),
+    "take its model": ("export", "eval", "generate"),
     "try, strike and measure": ("demo", "chaos", "bench", "experiment"),
     "this program": ("completion", "version"),
 }
@@ -111,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     add_run(commands)
     add_data(commands)
     add_log_level(add_export_command(commands))
+    add_log_level(add_eval_command(commands))
+    add_log_level(add_generate_command(commands))
     add_plan_command(commands)
     add_bench_command(commands)
     add_experiment_command(commands)

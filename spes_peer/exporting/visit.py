@@ -142,8 +142,7 @@ def _update_bytes(node: Node, round: int) -> int:
 
 def _tokenizer(node: Node) -> list[Wanted]:
     tokenizer = node.manifest.data.tokenizer
-    blob, size_bytes = getattr(tokenizer, "blob", ""), getattr(tokenizer, "size_bytes", 0)
-    return [(blob, size_bytes, node.others())] if blob else []
+    return [(tokenizer.blob, tokenizer.size_bytes, node.others())] if tokenizer.blob else []
 
 
 def _refuse_if_no_room(node: Node, snapshot: Snapshot) -> None:

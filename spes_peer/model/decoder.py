@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter, functional
 from torch.utils.checkpoint import checkpoint
 
-from spes_peer.model.attention import Rotary, attention
+from spes_peer.model.attention import Past, Rotary, attention
 from spes_peer.model.experts import ExpertWeights, Routes, routed_experts
 from spes_peer.model.losses import Losses, head_losses, load_balance_of, route, router_z_of
 from spes_peer.model.norm import rms_norm
@@ -69,10 +69,10 @@ class Layer(torch.nn.Module):
             matrix.own(swaps, len(experts))
         self.slot_of_E.copy_(torch.tensor(self.expert_of_slot).argsort())
 
-    def forward(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, x_BTD: Tensor, rotary: Rotary, past: Past | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(activations, load balance, router z, how often each expert was chosen) of this layer."""
         normed = rms_norm(x_BTD, self.attention_norm)
-        mixed = attention(normed, self.qkv, self.q_norm, self.k_norm, self.attention_out, rotary, self.model)
+        mixed = attention(normed, self.qkv, self.q_norm, self.k_norm, self.attention_out, rotary, self.model, past)
         x_BTD = x_BTD + mixed
         x_ND = rms_norm(x_BTD, self.ffn_norm).flatten(0, 1)
         routing = route(x_ND, self.router, self.model.top_k, self.model.renormalize_top_k)
@@ -177,6 +177,15 @@ class Decoder(torch.nn.Module):
                 x_ND.to(self.compute_dtype), self.head, targets_BT.flatten(), self.training_section.z_loss
             )
         return Losses.of(head, load_balance, router_z, self.training_section)
+
+    def next_logits(self, tokens_BT: Tensor, pasts: list[Past]) -> Tensor:
+        """[B, V] in fp32: what the token behind these could be. `pasts`, one for each layer, hold what came before, and
+        then these too; where they hold something, T is 1."""
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, self.compute_dtype == torch.bfloat16):
+            x_BTD = functional.embedding(tokens_BT, self.embedding)
+            for layer, past in zip(self._layers(), pasts, strict=True):
+                x_BTD, *_ = layer(x_BTD, self.rotary, past)
+            return functional.linear(rms_norm(x_BTD[:, -1], self.final_norm), self.head).to(torch.float32)
 
     def take_router_choices(self) -> tuple[int, ...]:
         """How often each expert was chosen in training, over all layers, since this was last asked."""

@@ -88,6 +88,8 @@ def _summary(origin: Origin, config: Mapping[str, Any]) -> str:
         ("tokens seen", f"{history.tokens:,}"),
         ("local steps", f"{history.steps:,} of {manifest.training.total_steps:,}"),
     ]
+    if manifest.origin is not None:
+        rows.append(("began with", f"the state of run `{manifest.origin.run_id}` after record {manifest.origin.round}"))
     if history.losses:
         last = history.losses[-1]
         rows.append(("loss on held-out text", f"{last.loss:.4f} nats per token (after record {last.round})"))

@@ -1,0 +1,1 @@
+"""`spes-peer generate`: a run's model writes, so that people see what it has learnt."""
