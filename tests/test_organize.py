@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import BlockName, Snapshot, state_root
+from spes_peer.run.rules import Rules
 from spes_peer.training.carry import carry, refuse_another_model
 from spes_peer.training.genesis import make_genesis, write_genesis
 from spes_peer.wire import convert
@@ -290,11 +292,23 @@ def test_show_tells_who_may_join_in_words(
     words = " ".join(said.split())
     assert f"who may join only 1 peer on the organizer's list: {peer}" in words
     assert run_id in words
+    assert "now not begun; 10 rounds to go" in words
     assert "begun from first weights of its own" in words
     assert command("run", "show", str(folder), "--json") == 0
     assert json.loads(capsys.readouterr().out)["run_id"] == run_id
     assert command("run", "show", "nowhere") == 2
     assert "there is no folder nowhere, and it is no address" in capsys.readouterr().err
+
+
+def test_show_tells_what_an_amendment_has_changed(folder: Path, no_torch: None) -> None:
+    signed = sign_run(folder)
+    manifest = signed.open()
+    before = Rules.of(manifest)
+    peer = Identity.from_seed(b"\5" * 32).peer_id
+    said = described(signed, manifest, None, replace(before, banned=(peer,), finish_after_round=7))
+    assert f"banned: {peer}" in said
+    assert "the run ends with round 7" in said
+    assert "changed" not in described(signed, manifest, None, before)
 
 
 # ---- with real weights ----

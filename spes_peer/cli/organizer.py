@@ -189,8 +189,8 @@ def _show(options: argparse.Namespace) -> None:
     from spes_peer.cli.showing import find
     from spes_peer.planning.showing import described
 
-    signed, head_round = find(options.run_named)
+    found = find(options.run_named)
     if options.json:
-        print(json.dumps({"run_id": signed.run_id.hex(), **json.loads(signed.manifest)}, indent=2))
+        print(json.dumps({"run_id": found.signed.run_id.hex(), **json.loads(found.signed.manifest)}, indent=2))
     else:
-        print(described(signed, signed.open(), head_round))
+        print(described(found.signed, found.signed.open(), found.newest, found.rules()))

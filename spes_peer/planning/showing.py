@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from spes_peer.amending.words import changes
 from spes_peer.logs import plain
 from spes_peer.planning.explaining import num_active, num_parameters
 from spes_peer.planning.lines import count, folded, number, percent
 from spes_peer.run.length import Length
 from spes_peer.run.manifest import Admission, Manifest, Origin, SignedManifest, Timing
+from spes_peer.run.records import Record
+from spes_peer.run.rules import Rules
 from spes_peer.training.traffic_command import duration
 
 _LABEL_WIDTH = 12
@@ -14,17 +17,23 @@ _LONGEST = 200  # characters of what an organizer writes
 _SHOWN = 8
 
 
-def described(signed: SignedManifest, manifest: Manifest, head_round: int | None = None) -> str:
-    """Lines for a person; `head_round` is the newest record's, where that is known."""
-    return "\n".join(folded(label, text, _LABEL_WIDTH) for label, text in _lines(signed, manifest, head_round))
+def described(
+    signed: SignedManifest, manifest: Manifest, newest: Record | None = None, rules: Rules | None = None
+) -> str:
+    """Lines for a person; `newest` is the newest record that is known, `rules` those that it goes by."""
+    return "\n".join(folded(label, text, _LABEL_WIDTH) for label, text in _lines(signed, manifest, newest, rules))
 
 
-def _lines(signed: SignedManifest, manifest: Manifest, head_round: int | None) -> Iterator[tuple[str, str]]:
+def _lines(
+    signed: SignedManifest, manifest: Manifest, newest: Record | None, rules: Rules | None
+) -> Iterator[tuple[str, str]]:
     yield "run", f"{plain(manifest.run.name)}, id {signed.run_id.hex()}"
-    if head_round is not None:
-        state = f"in round {head_round}" if head_round else "not begun"
-        yield "now", f"{state} of {count(Length.of(manifest).num_rounds, 'round')}"
+    if newest is not None:
+        yield "now", _now(newest, Length.of(manifest).num_rounds)
     yield "who may join", admission(manifest.admission)
+    if rules is not None:
+        for text in changes(Rules.of(manifest), rules):
+            yield "changed", text
     yield "begins with", f"{count(manifest.run.min_peers, 'volunteer')}"
     yield "organizers", ", ".join(manifest.organizers)
     yield "begun from", origin(manifest.origin)
@@ -41,7 +50,7 @@ def _lines(signed: SignedManifest, manifest: Manifest, head_round: int | None) -
 
 
 def admission(rules: Admission) -> str:
-    """Who may join, as the manifest has it; amendments may have changed it since."""
+    """Who may join, as the run began."""
     if rules.mode == "open":
         return "everybody with an address of the run, unless an organizer bans them"
     listed = f"{count(len(rules.listed), 'peer')} on the organizer's list{_named(rules.listed)}"
@@ -55,6 +64,14 @@ def origin(source: Origin | None) -> str:
     if source is None:
         return "first weights of its own"
     return f"the state of run {source.run_id[:12]} after record {source.round}"
+
+
+def _now(newest: Record, num_rounds: int) -> str:
+    if newest.is_final:
+        return f"ended with round {newest.round - 1}"
+    if not newest.round:
+        return f"not begun; {count(num_rounds, 'round')} to go"
+    return f"in round {newest.round} of {num_rounds:,}, with {count(len(newest.roster), 'volunteer')}"
 
 
 def _named(peers: tuple[str, ...]) -> str:
