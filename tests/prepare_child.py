@@ -5,7 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
-from spes_peer.data.preparing.prepare import Order, prepare
+from spes_peer.data.preparing.order import Order
+from spes_peer.data.preparing.prepare import prepare
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe
 from spes_peer.data.reading.inputs import find
 

@@ -23,7 +23,8 @@ from spes_peer.data.index import ShardIndex
 from spes_peer.data.preparing.encoders import JsonEncoder, Special, described, end_among
 from spes_peer.data.preparing.held_out import Document, Elsewhere, HeldOut, LowestKeys, elsewhere_of
 from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
-from spes_peer.data.preparing.prepare import Order, Prepared, check_model, prepare
+from spes_peer.data.preparing.order import Order, check_model
+from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, count_words
 from spes_peer.data.preparing.show import read_data
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares

@@ -23,7 +23,8 @@ from spes_peer.bench.report import write_report
 from spes_peer.data.corpus import standard_library
 from spes_peer.data.preparing.documents import texts
 from spes_peer.data.preparing.encoders import load
-from spes_peer.data.preparing.prepare import Order, prepare
+from spes_peer.data.preparing.order import Order
+from spes_peer.data.preparing.prepare import prepare
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe
 from spes_peer.data.reading.inputs import find, records
 from spes_peer.data.reading.records import Meter

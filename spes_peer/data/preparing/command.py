@@ -8,7 +8,8 @@ from typing import Any
 from spes_peer.data.preparing import show
 from spes_peer.data.preparing.documents import EMPTY, TROUBLES
 from spes_peer.data.preparing.journal import DOWNLOADS, WORK_FOLDER
-from spes_peer.data.preparing.prepare import DEFAULT_HELD_OUT_TOKENS, Order, Prepared, prepare
+from spes_peer.data.preparing.order import DEFAULT_HELD_OUT_TOKENS, Order
+from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, count_words, duration, rate_words
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of
 from spes_peer.data.reading.hub import HUB, listed
@@ -68,8 +69,12 @@ def run(
         is_strict,
     )
     folder.mkdir(exist_ok=True)
-    with Shown(order.num_bytes) as shown:
-        prepared = prepare(folder, order, run_file.model if run_file else None, num_workers, shown, starts_over)
+    try:
+        with Shown(order.num_bytes) as shown:
+            prepared = prepare(folder, order, run_file.model if run_file else None, num_workers, shown, starts_over)
+    except KeyboardInterrupt:
+        logger.warning("stopped; the same command goes on where it was")
+        raise
     if held_out_tokens and prepared.data.held_out.num_tokens < held_out_tokens:
         logger.warning(
             "%s tokens are held out, not %s: at most a tenth of a source, and whole documents",

@@ -4,15 +4,12 @@ What is made hangs on the texts, the tokenizer, the seed and the options; not on
 how often the work was stopped.
 """
 
-import hashlib
-import json
+import logging
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.preparing import encoders
@@ -20,47 +17,30 @@ from spes_peer.data.preparing.batches import batches, memmap_batches, ordered
 from spes_peer.data.preparing.documents import TROUBLES, Counts
 from spes_peer.data.preparing.held_out import HeldOut, elsewhere_of
 from spes_peer.data.preparing.journal import Journal, work_folder
+from spes_peer.data.preparing.order import (
+    Order,
+    check_model,
+    held_out_targets,
+    identity_of,
+    shard_tokens,
+    stored_tokenizer,
+)
+from spes_peer.data.preparing.outcome import data_of
 from spes_peer.data.preparing.progress import Shows, Silent
 from spes_peer.data.preparing.show import blobs_of, read_data
 from spes_peer.data.preparing.source_work import Finished, SourceWork
-from spes_peer.data.preparing.sources import Recipe, SourceRecipe, shares
+from spes_peer.data.preparing.sources import SourceRecipe
 from spes_peer.data.preparing.workers import Batch, Encoded, Setup, encoded
-from spes_peer.data.reading.inputs import Found, InputFile
+from spes_peer.data.reading.inputs import InputFile
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
-from spes_peer.run.data import Data, Shard, Shards, Source, TokenDtype, Tokenizer
-from spes_peer.run.manifest import Model, validated
+from spes_peer.run.data import Data, Tokenizer
+from spes_peer.run.manifest import Model
 
 DATA_FILE = "data.json"
-DEFAULT_HELD_OUT_TOKENS = 1 << 18
-DEFAULT_SHARD_TOKENS = 1 << 20
 _CHECKPOINT_SECONDS = 15.0
-_AIMED_SHARDS = 1 << 18  # of a source, at most about
 
-
-@dataclass(frozen=True)
-class Order:
-    """What is to be prepared."""
-
-    recipe: Recipe
-    found: tuple[Found, ...]
-    """The files of each source."""
-    tokenizer: Path | None = None
-    """A tokenizer.json; None for bytes."""
-    end_of_text: str = ""
-    held_out_tokens: int = DEFAULT_HELD_OUT_TOKENS
-    shard_tokens: int = 0
-    """0 for a size that fits the amount of text."""
-    seed: int = 0
-    is_strict: bool = False
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self.source_bytes)
-
-    @property
-    def source_bytes(self) -> list[int]:
-        return [sum(file.size_bytes for file in found.files) for found in self.found]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,11 +73,13 @@ def prepare(
     check_model(tokenizer, model)
     before = _earlier(folder, starts_over)
     with work_folder(folder, starts_over) as work:
-        journal = Journal(work, _what(order, tokenizer))
+        journal = Journal(work, identity_of(order, tokenizer))
+        if journal.has_begun:
+            logger.info("going on with what was begun")
         preparation = _Preparation(work, blobs, order, tokenizer, journal, num_workers, shows or Silent())
         finished = preparation.run(checkpoint_seconds)
         try:
-            data = _data(order, tokenizer, finished, blobs, model)
+            data = data_of(order, tokenizer, finished, blobs, model)
         except BadConfiguration:
             shutil.rmtree(work)  # there is nothing to go on with
             raise
@@ -188,54 +170,6 @@ class _Preparation:
         return encoded(batches(files, recipe, work.position, self._order.is_strict), setup, self._num_workers)
 
 
-def stored_tokenizer(order: Order, blobs: BlobStore) -> Tokenizer:
-    """The manifest's section; the tokenizer.json itself is among the blobs then."""
-    if order.tokenizer is None:
-        if order.end_of_text:
-            raise BadConfiguration("--end-of-text names a token of a --tokenizer; bytes have an end of their own")
-        return Tokenizer()
-    described = encoders.described(order.tokenizer, order.end_of_text)
-    blob = blobs.put(order.tokenizer.read_bytes())
-    raw = {**described.model_dump(), "blob": blob.name, "size_bytes": blob.size_bytes}
-    return validated(Tokenizer, raw, str(order.tokenizer))
-
-
-def check_model(tokenizer: Tokenizer, model: Model | None) -> None:
-    """A model may have more rows than the tokenizer has ids: they are never asked for. Fewer it may not have."""
-    if model is not None and tokenizer.num_ids > model.vocab_rows:
-        rounded = -(-tokenizer.num_ids // 128) * 128
-        raise BadConfiguration(
-            f"the tokenizer {tokenizer.name} has {tokenizer.num_ids} ids, and the model in run.toml {model.vocab_rows}"
-            f" rows for them: set vocab_rows to {rounded} (multiples of 128 compute fastest), or take another tokenizer"
-        )
-
-
-def shard_tokens(order: Order) -> int:
-    """Of a shard: so many that a source has not very many shards."""
-    if order.shard_tokens:
-        return order.shard_tokens
-    tokens = DEFAULT_SHARD_TOKENS
-    while 4 * max(order.source_bytes, default=0) > tokens * _AIMED_SHARDS:  # packed text is a quarter of itself
-        tokens *= 2
-    return tokens
-
-
-def held_out_targets(order: Order) -> list[int]:
-    """Tokens to hold out of each source, by its share."""
-    parts = shares(order.recipe, order.source_bytes)
-    return [round(part / sum(parts) * order.held_out_tokens) for part in parts]
-
-
-def _what(order: Order, tokenizer: Tokenizer) -> str:
-    """All that decides what is made."""
-    sources = [
-        [recipe.model_dump(exclude={"paths", "licence"}), [(file.name, file.size_bytes) for file in found.files]]
-        for recipe, found in zip(order.recipe.source, order.found, strict=True)
-    ]
-    rest = [tokenizer.model_dump(), order.held_out_tokens, shard_tokens(order), order.seed]
-    return hashlib.sha256(json.dumps([sources, rest], sort_keys=True).encode(errors="surrogatepass")).hexdigest()
-
-
 def _earlier(folder: Path, starts_over: bool) -> Data | None:
     """What was prepared here before, if it may be replaced."""
     if (folder / "manifest.spes").exists():
@@ -245,51 +179,6 @@ def _earlier(folder: Path, starts_over: bool) -> Data | None:
     if not starts_over and not (folder / "data.work" / "journal.json").exists():
         raise BadConfiguration(f"{folder} has data already: spes-peer data show {folder}; --anew replaces it")
     return read_data(folder)
-
-
-def _data(order: Order, tokenizer: Tokenizer, finished: list[Finished], blobs: BlobStore, model: Model | None) -> Data:
-    length = model.sequence_length if model is not None else 1
-    for recipe, one in zip(order.recipe.source, finished, strict=True):
-        if one.num_tokens <= length:
-            raise BadConfiguration(_too_short(recipe.name, one, length))
-    held_out = _held_out(finished, encoders.dtype_of(tokenizer))
-    if held_out.size <= length:
-        raise BadConfiguration(
-            f"the held-out split has {held_out.size} tokens of whole documents, and one sequence needs {length + 1}: at"
-            " most a tenth of a source is held out, and only documents of less than 512 KiB; prepare more text, or cut"
-            " plain text smaller with --documents paragraph"
-        )
-    sizes = [one.num_tokens for one in finished]
-    ratios = shares(order.recipe, sizes)
-    sources = [
-        Source(
-            name=recipe.name,
-            ratio=float(f"{ratio:.6g}"),
-            licence=recipe.licence,
-            shards=Shards(num_tokens=one.num_tokens, shard_tokens=shard_tokens(order), index=blobs.put(one.index).name),
-        )
-        for recipe, one, ratio in zip(order.recipe.source, finished, ratios, strict=True)
-    ]
-    raw = {
-        "tokenizer": tokenizer,
-        "token_dtype": encoders.dtype_of(tokenizer),
-        "sources": sources,
-        "held_out": Shard(blob=blobs.put(held_out.tobytes()).name, num_tokens=held_out.size),
-        "licence": order.recipe.licence,
-    }
-    return validated(Data, raw, "data")
-
-
-def _held_out(finished: list[Finished], dtype: TokenDtype) -> encoders.TokenIds:
-    documents = [document for one in finished for document in one.held_out.documents()]
-    row = np.concatenate([np.empty(0, dtype), *(document.tokens for document in documents)])
-    return row.astype(np.dtype(dtype).newbyteorder("<"))
-
-
-def _too_short(name: str, one: Finished, length: int) -> str:
-    met = [f"{one.counts[kind]} {words}" for kind, words in TROUBLES.items() if one.counts[kind]]
-    why = f" ({'; '.join(met)})" if met else ""
-    return f"the source {name} has {one.num_tokens} tokens to train on, and one sequence needs {length + 1}{why}"
 
 
 def _remove_unused(before: Data | None, data: Data, blobs: BlobStore) -> None:

@@ -4,15 +4,17 @@ So that nothing of the result depends on how many processes there are, or on whi
 """
 
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +136,34 @@ def _result(waiting: deque[tuple[Batch, Future[Encoded]]]) -> tuple[Batch, Encod
 @contextmanager
 def _pool(setup: Setup, num_workers: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _begin, (setup,))
+    others = set(active_children())
     try:
+        with _born_alone():
+            pool.submit(_nothing)  # starts all of them
         yield pool
+    except BaseException:
+        for worker in set(active_children()) - others:
+            worker.kill()  # what they are at is not wanted any more, and may take long
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _born_alone() -> Iterator[None]:
+    """Processes that start meanwhile leave Ctrl-C to us from their first moment, and do not import the whole program,
+    which `multiprocessing` has them do with whatever `__main__` is."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__spec__", "__file__") if name in main.__dict__}
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(kept)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
 
 
 _mine: tuple[Setup, Encoder] | None = None
@@ -146,8 +172,11 @@ _mine: tuple[Setup, Encoder] | None = None
 def _begin(setup: Setup) -> None:
     global _mine
     end_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us decides
     _mine = setup, setup.encoder()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _encode(records: list[Record]) -> Encoded:

@@ -217,7 +217,7 @@ def _short(error: Exception) -> str:
 def _api() -> Any:
     try:
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError:
         raise BadConfiguration("to fetch datasets by name, install: pip install 'spes-peer[data]'") from None
     disable_progress_bars()
