@@ -47,3 +47,7 @@ def test_the_reference_has_keys_commands_exit_codes_events_and_figures(page: str
         "| `spes_peer_held_out_loss` | gauge | ",
     ):
         assert expected in page.replace("`-f, --follow", "`--follow"), expected
+
+
+def test_the_reference_is_fresh(page: str) -> None:
+    assert (ROOT / "docs" / "REFERENCE.md").read_text() == page, "run `make reference`"
