@@ -41,6 +41,7 @@ from spes_peer.rounds.messages import (
     Footing,
     Holding,
     MissingOffers,
+    PendingAmendment,
     Proposal,
     ReduceInput,
     ReduceOrder,
@@ -151,6 +152,7 @@ def said_by(member: Member, swarm: Swarm) -> Iterator[Any]:
     yield Appeal(round, 1)
     yield Vote(round, swarm.head.hash, 1, b"", 0)
     yield SignedBefore(round, swarm.head.content)
+    yield PendingAmendment(sign_amendment(swarm.state.rules, None, member.identity, RUN_ID, swarm.now))
     yield Departure("leaving")
 
 
