@@ -272,7 +272,7 @@ def test_the_commands_bring_a_model_in_and_out(tmp_path: Path, capfd: pytest.Cap
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     printed = capfd.readouterr()
     assert "storing expert 4 of 4" in printed.err
-    assert f"the model is in {out}" in printed.out
+    assert f"the model is in {out}" in printed.out + printed.err
 
 
 def shorten(path: Path) -> None:
