@@ -5,7 +5,7 @@ import subprocess
 import urllib.request
 
 import pytest
-from real_swarm import LOOPBACK, Place, Run, place, small_run, three_free_ports, until  # noqa: F401
+from real_swarm import LOOPBACK, START_SECONDS, Place, Run, place, small_run, three_free_ports, until  # noqa: F401
 from test_metrics import free_port
 
 from spes_peer.identity import Identity
@@ -36,8 +36,8 @@ def test_a_run_with_two_bootstrap_nodes_loses_either_and_goes_on(place: Place) -
     (place.path / "run").mkdir()
     (place.path / "run" / "run.toml").write_text(small_run(min_peers=2))
     Identity.load_or_create(place.path / "run" / "organizer.key")
-    signed = place.run("run", "sign", str(place.path / "run"), "--bootstrap-node", second.peer_id)
-    assert signed.returncode == 0, signed.stderr
+    options = (str(place.path / "run"), "--bootstrap-node", second.peer_id)
+    assert place.start("run", "sign", *options, log="sign.log").wait(START_SECONDS) == 0, place.read("sign.log")
     (place.path / "run" / "manifest.spes").chmod(0o400)
 
     port, metrics = three_free_ports(), free_port()

@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,8 +90,12 @@ def _run_file(num_clients: int) -> str:
 class _Use:
     """Of the bootstrap node's processes, by what they are."""
 
-    cpu_seconds: Counter[str] = field(default_factory=Counter)
+    cpu_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     resident_bytes: Counter[str] = field(default_factory=Counter)
+
+
+def _cpu_between(before: _Use, after: _Use) -> dict[str, float]:
+    return {name: seconds - before.cpu_seconds.get(name, 0.0) for name, seconds in after.cpu_seconds.items()}
 
 
 def _use_of(pid: int) -> _Use:
@@ -141,7 +145,7 @@ class Measure:
         finally:
             sampling.cancel()
             await asyncio.gather(sampling, return_exceptions=True)
-        joining = joined.cpu_seconds - before.cpu_seconds
+        joining = _cpu_between(before, joined)
         self.report = {
             "clients": num_clients,
             "seconds": seconds,
@@ -150,7 +154,7 @@ class Measure:
             "cores": os.cpu_count(),
             "load": os.getloadavg()[0],
             "admitted_seconds": admitted_seconds,
-            "joining_cpu_seconds": dict(joining),
+            "joining_cpu_seconds": joining,
             **use,
             "most_resident_bytes": dict(self._most_bytes),
             "latency_seconds": {name: _quantiles(found) for name, found in sorted(self._figures.seconds.items())},
@@ -197,7 +201,7 @@ class Measure:
             await asyncio.gather(*background, return_exceptions=True)
         return {
             "measured_seconds": lasted,
-            "cpu_seconds": dict(use.cpu_seconds - before.cpu_seconds),
+            "cpu_seconds": _cpu_between(before, use),
             "resident_bytes": dict(use.resident_bytes),
             "beats_per_second": (self._figures.num_beats - num_beats) / lasted,
             "bytes_fetched": self._figures.bytes_fetched,

@@ -1,0 +1,101 @@
+"""A model from nothing but an address of the run, over a real socket."""
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_runs import run_file_of, tensors_in, write_run
+
+from spes_peer.errors import BadConfiguration, NoBootstrap
+from spes_peer.exchange.addresses import NodeAddress
+from spes_peer.exchange.server import PeerServer
+from spes_peer.exporting import cache
+from spes_peer.exporting import visit as visiting
+from spes_peer.exporting.source import addresses_in
+from spes_peer.exporting.visit import Wish, visit
+from spes_peer.folder import StateFolder
+from spes_peer.node import Node, NodeSettings
+from spes_peer.organize import read_manifest
+from spes_peer.ports import Ports
+from spes_peer.run.peers import Role
+from spes_peer.training.export import export
+
+
+@pytest.fixture(autouse=True)
+def _asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DHT's processes take seconds to start; a node that is alone is found without."""
+
+    async def meet_nobody(*_arguments: object) -> None:
+        return
+
+    monkeypatch.setattr(visiting, "meet_others", meet_nobody)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[NodeAddress]:
+    """A bootstrap node alone, on a run folder."""
+    settings = NodeSettings(Role.BOOTSTRAP, "bootstrap", "127.0.0.1", (), Ports(0, 0, 0), inbound=True)
+    node = Node(StateFolder(folder), read_manifest(folder), settings)
+    server = await PeerServer.start(node, node.holdings, node.tls, "127.0.0.1:0", node.folder.peer_socket, node.traffic)
+    entry = dataclasses.replace(node.entry(), grpc_addresses=(f"127.0.0.1:{server.port}",))
+    node.entry = lambda: entry  # type: ignore[method-assign]
+    try:
+        assert server.port is not None
+        yield NodeAddress("127.0.0.1", server.port, node.peer_id)
+    finally:
+        await server.stop(0.1)
+        await node.connections.close()
+
+
+async def test_a_visitor_brings_the_state_and_leaves_no_key(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", run_file_of("olmoe"))
+    async with serving(tmp_path / "run") as address:
+        folder = await visit(Wish((address,), tmp_path / "cache"))
+    assert not list(folder.glob("*.key"))
+    export(tmp_path / "run", tmp_path / "theirs")
+    export(folder, tmp_path / "ours")
+    ours, theirs = tensors_in(tmp_path / "ours"), tensors_in(tmp_path / "theirs")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    cache.remove(folder)
+    assert not (tmp_path / "cache").exists()
+
+
+async def test_a_fetch_that_was_cut_goes_on_and_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", run_file_of("olmoe"))
+    blobs = sorted((tmp_path / "run" / "blobs").glob("*/*.data"))
+    async with serving(tmp_path / "run") as address:
+        shutil.move(blobs[0], tmp_path / "away")
+        with pytest.raises(NoBootstrap, match="what has come is kept: try again"):
+            await visit(Wish((address,), tmp_path / "cache"))
+        (folder,) = (tmp_path / "cache").iterdir()
+        assert not list(folder.glob("*.key"))
+        held = list((folder / "blobs").glob("*/*.data"))
+        assert held
+        shutil.move(tmp_path / "away", blobs[0])
+        for blob in blobs[1:]:
+            if (folder / "blobs" / blob.parent.name / blob.name).exists():
+                blob.unlink()  # nobody has it any more, and nobody is asked for it
+        assert await visit(Wish((address,), tmp_path / "cache")) == folder
+
+
+async def test_an_address_where_nobody_is_costs_a_line(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", run_file_of("olmoe"))
+    async with serving(tmp_path / "run") as address:
+        pass
+    with pytest.raises(NoBootstrap, match="nothing listens"):
+        await visit(Wish((address,), tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_source_is_a_folder_or_addresses(tmp_path: Path) -> None:
+    assert addresses_in(str(tmp_path)) == ()
+    peer = "12D3KooWNnaHtZAnQABAKDvSh4wrGZaGJEMhx8cFJzk7aNRSkBKq"
+    named = addresses_in(f"/ip4/10.0.0.1/tcp/4510/p2p/{peer},/dns4/a.example/tcp/4511/p2p/{peer}")
+    assert [(one.host, one.port) for one in named] == [("10.0.0.1", 4510), ("a.example", 4511)]
+    with pytest.raises(BadConfiguration, match="neither a folder nor an address"):
+        addresses_in("nowhere")
