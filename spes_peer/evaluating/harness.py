@@ -60,13 +60,15 @@ def _found(manager: Any, entry: Entry, data: LocalData) -> Found:
 
 
 def measure(
-    folder: Path, found: Sequence[Found], limit: int | None, batch: int, device: str
+    folder: Path, found: Sequence[Found], limit: int | None, batch: int, device: str | None
 ) -> tuple[dict[str, Score], dict[str, Any]]:
-    """The scores, and what must be known to have them again."""
+    """The scores, and what must be known to have them again. Where no GPU is, the harness takes the CPU."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
-    model = HFLM(pretrained=str(folder), device=device, batch_size=batch, trust_remote_code=False, use_safetensors=True)
+    model = HFLM(
+        pretrained=str(folder), device=device or "cuda", batch_size=batch, trust_remote_code=False, use_safetensors=True
+    )
     results = simple_evaluate(
         model=model,
         tasks=[task for one in found for task in one.tasks.values()],
