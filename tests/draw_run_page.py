@@ -16,8 +16,8 @@ from spes_peer.run.presets import PRESETS
 PICTURE = Path(__file__).parents[1] / "docs" / "run-page.png"
 SIZE = (1100, 980)
 OTHERS = (
-    "tower",
-    "anna's desk",
+    "garage",
+    "top shelf",
     "cellar",
     "rack 2",
     "old mac",

@@ -50,31 +50,31 @@ def test_a_run_with_two_bootstrap_nodes_loses_either_and_goes_on(place: Place) -
     until(lambda: "the run's data is here" in place.read("second.log"), "the second has copied the data")
 
     run = Run(place, address, first)
-    for name in ("ada", "bob"):
-        run.join(name, *(("--no-inbound",) if name == "bob" else ()))
-    run.until_round("ada", 2)
+    for name in ("tower", "cellar"):
+        run.join(name, *(("--no-inbound",) if name == "cellar" else ()))
+    run.until_round("tower", 2)
     assert figures(metrics)["spes_bootstrap_roster_peers"] == 2
 
     first.kill()
-    run.until_rounds_more("ada", 2)  # the second coordinates, and relays for bob
-    run.until_equal("ada", "bob")
-    assert run.newest("ada").candidates[0] == second.peer_id
-    told = place.status("ada")
-    assert {peer["name"] for peer in told["peers"]} >= {"ada", "bob"}
+    run.until_rounds_more("tower", 2)  # the second coordinates, and relays for bob
+    run.until_equal("tower", "cellar")
+    assert run.newest("tower").candidates[0] == second.peer_id
+    told = place.status("tower")
+    assert {peer["name"] for peer in told["peers"]} >= {"tower", "cellar"}
     assert told["rounds"]
     assert told["subsets"]
 
     late = Run(place, addresses, first)
     late.join("cyd")
     run.until_round("cyd", 1)
-    run.kill("ada")
-    run.join("ada")  # with nothing but the address of the node that is gone
-    run.until_rounds_more("ada", 1)
+    run.kill("tower")
+    run.join("tower")  # with nothing but the address of the node that is gone
+    run.until_rounds_more("tower", 1)
 
     first, again = serve(place, "run", *listen)  # after a kill, from its folder
     assert address in again
     further.kill()
-    run.until_rounds_more("ada", 2)
+    run.until_rounds_more("tower", 2)
     further, _ = serve(place, "second", "--listen", f"{LOOPBACK}:0")  # without being told where
     run.until_rounds_more("cyd", 1)
     for node in (first, further):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from spes_peer.data.reading.inputs import Found, find, records
 from spes_peer.data.reading.memmaps import chunks, open_memmap
 from spes_peer.data.reading.records import PART_BYTES, Meter, Record, cut
 from spes_peer.data.reading.streams import lines
-from spes_peer.data.reading.texts import Documents
+from spes_peer.data.reading.texts import SECTION_BYTES, Documents, text_records
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import Tokenizer
 
@@ -159,9 +160,37 @@ def test_a_damaged_byte_in_a_packed_file_ends_it_there(tmp_path: Path) -> None:
 
 def test_a_text_file_is_a_document_or_its_lines_or_paragraphs_are(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n\n \nthree\n")
-    assert read(tmp_path / "a.txt")[0] == ["one\ntwo\n\n \nthree\n"]
+    assert read(tmp_path / "a.txt", documents="file")[0] == ["one\ntwo\n\n \nthree\n"]
+    assert read(tmp_path / "a.txt", documents="section")[0] == ["one\ntwo\n\n \nthree\n"]
     assert read(tmp_path / "a.txt", documents="line")[0] == ["one", "two", "three"]
     assert read(tmp_path / "a.txt", documents="paragraph")[0] == ["one\ntwo", "three"]
+
+
+def test_a_large_text_file_is_cut_at_empty_lines_into_sections_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    text = "".join(f"{number} and so on\n" * 40 + "\n" for number in range(800))
+    (tmp_path / "book.txt").write_text(text)
+    found, counts = read(tmp_path / "book.txt", documents="section")
+    assert len(found) > 4
+    assert all(SECTION_BYTES <= len(one) <= 2 * SECTION_BYTES for one in found[:-1])
+    assert all(one.endswith("\n\n") for one in found)
+    assert "".join(found) == text
+    assert counts["empty"] == 0
+
+
+@given(
+    st.lists(st.sampled_from(["word ", "\n", "\n\n", "\r\n", "x" * 40_000, "é" * 90_000, "y" * 700_000]), max_size=12)
+)
+def test_sections_together_are_the_file_whatever_it_holds(pieces: list[str]) -> None:
+    raw = "".join(pieces).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.txt"
+        path.write_bytes(raw)
+        some = list(text_records(path, "section", Meter()))
+    assert b"".join(one.raw for one in some) == raw
+    assert max(len(one.raw) for one in some) <= 2 * PART_BYTES
+    assert [one.starts for one in some] == [True, *(one.ends for one in some[:-1])]
+    assert some[-1].ends
+    assert all(one.raw for one in some) or not raw
 
 
 def test_a_large_document_comes_in_parts_and_stays_one(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from spes_peer.run.rules import Rules
 from spes_peer.run.tallies import Tally
 
 STARTED_AT = 1_764_000_000.0
-NAMES = ("ada", "Noor's old laptop", "lab-3", "räknare", "gpu-box", "kitchen", "mira", "Zuse", "blue whale", "orchard")
+NAMES = ("tower", "old laptop", "lab-3", "räknare", "gpu-box", "kitchen", "attic", "desk 4", "blue whale", "orchard")
 
 
 @functools.cache

@@ -159,9 +159,7 @@ def _add_invite(actions: Any) -> Any:
         "--revoke", action="append", default=[], metavar="ID", help="let nobody join with it any more: its id's end"
     )
     what.add_argument("--out", type=Path, metavar="FILE", help="write it there, readable by you alone (print it)")
-    parser.add_argument(
-        "--for", dest="peer", type=peer_id, metavar="PEER_ID", help="for this peer alone (for anybody)"
-    )
+    parser.add_argument("--for", dest="peer", type=peer_id, metavar="PEER_ID", help="for this peer alone (for anybody)")
     parser.add_argument("--days", type=float, default=14.0, metavar="N", help="how long one can join with it (14)")
     parser.set_defaults(run=_invite)
     return parser

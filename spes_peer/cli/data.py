@@ -74,8 +74,8 @@ def _add_prepare(actions: Any) -> None:
     prepare.add_argument(
         "--documents",
         choices=get_args(Documents),
-        default="file",
-        help="what a document of plain text is (%(default)s)",
+        default="section",
+        help="what a document of plain text is; a section is a file, a large one cut at empty lines (%(default)s)",
     )
     prepare.add_argument("--split", default="train", help="of datasets that have several (%(default)s)")
     prepare.add_argument(

@@ -40,7 +40,7 @@ class SourceRecipe(Section):
     """Under which its text may be used; volunteers read it before they join."""
     text_field: str = Field(default="text", min_length=1)
     """Of JSON objects, or the column of tables, that holds the text."""
-    documents: Documents = "file"
+    documents: Documents = "section"
     """Of plain text files: what one document is."""
     split: str = Field(default="train", pattern="^[A-Za-z0-9_.-]+$")
     """Of a dataset that has several."""
