@@ -64,9 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 def small() -> str:
     """A schedule for a little text."""
-    text = (
-        PRESETS["demo"].replace("total_steps = 2000", "total_steps = 200").replace("max_epochs = 2", "max_epochs = 99")
-    )
+    text = PRESETS["demo"].replace("total_steps = 2000", "total_steps = 200")
     return text.replace("merge_warmup_steps = 200", "merge_warmup_steps = 50").replace("merge_alpha = 0.05", "")
 
 

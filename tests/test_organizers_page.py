@@ -24,7 +24,6 @@ _EDITS = {
     "total_steps": "4000",
     "batch_sequences": "8",
     "block_elements": "4096",
-    "max_epochs": "1000.0",
     "mode": '"invitation"',
 }
 _EDITOR = f"""\

@@ -187,7 +187,7 @@ def test_a_commented_run_file_is_read_back_and_names_every_key(preset: str) -> N
 def test_what_is_as_by_default_is_commented_out_and_the_rest_is_not() -> None:
     raw = tomllib.loads(commented(DEMO, ""))
     assert "weight_decay" not in raw["training"]
-    assert raw["training"]["max_epochs"] == 2
+    assert raw["training"]["max_epochs"] == 100
     assert raw["run"]["seed"] == 1
 
 

@@ -70,7 +70,7 @@ batch_sequences = 32         # per step, over all peers together
 lr = 3e-3
 warmup_steps = 40
 final_phase_fraction = 0     # the last 30 % of tokens in smaller batches is for long runs
-max_epochs = 2               # its embedded text is a little shorter than its schedule
+max_epochs = 100             # for a trial, a little text will do
 
 [sync]
 block_elements = 65536       # at least four shared blocks, so that several peers reduce
