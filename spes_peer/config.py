@@ -19,7 +19,8 @@ import platformdirs
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
 
-_NO_SETTINGS = frozenset({"help", "config", "with_parent", "detach", "yes"})
+# the folder keeps an invitation, once it has been shown
+_NO_SETTINGS = frozenset({"help", "config", "with_parent", "detach", "yes", "invitation"})
 _WIDTH = 100
 
 
