@@ -167,7 +167,7 @@ def test_a_large_document_is_trained_on_whole_and_never_held_out(tmp_path: Path)
     (tmp_path / "in" / "large.txt").write_text(large)
     (tmp_path / "in" / "a.jsonl").write_text(json.dumps({"text": f"{large}!"}) + "\n")
     write_lines(tmp_path / "in" / "small.jsonl", words(1, 300))
-    made = prepare(tmp_path, order_of(source(tmp_path / "in"), shard_tokens=1 << 22))
+    made = prepare(tmp_path, order_of(source(tmp_path / "in", documents="file"), shard_tokens=1 << 22))
     trained, held_out = rows(tmp_path, made.data)
     found = documents_in(trained)
     assert large in found
