@@ -128,7 +128,7 @@ async def test_without_its_script_the_figures_are_there_and_it_loads_itself_agai
         await page.without_script()
         await page.open(f"{site.url}/")
         text = await text_of(page)
-        for figure in ("Training round 41", "2.113", "3.28", "Noor's old laptop", "Experts 2–3", "spes-peer join"):
+        for figure in ("Training round 41", "2.113", "3.28", "old laptop", "Experts 2–3", "spes-peer join"):
             assert figure in text, figure
         assert "Copy" not in text  # a button that could do nothing
         assert await page.value("document.querySelector('meta[http-equiv=refresh]') !== null")

@@ -33,7 +33,7 @@ def all_texts(run: MadeUp, **changes: object) -> str:
 
 def test_no_peer_id_but_those_of_the_organizers_own_nodes_is_in_anything_that_is_served(made_up: MadeUp) -> None:
     text = all_texts(made_up)
-    assert "ada" in text
+    assert "tower" in text
     ids = set(re.findall(r"12D3Koo\w+|Qm\w{20,}", text))
     assert ids == {BOOTSTRAP}
     for one in made_up.peers:
@@ -88,7 +88,7 @@ def test_whom_the_round_waits_for_is_named_and_many_are_counted(made_up: MadeUp)
     assert facts.beat is not None
     beat = replace(facts.beat, waiting_for=(*made_up.peers[:6], BOOTSTRAP, peer(99)))
     shown = view_of(replace(facts, beat=beat)).phase
-    assert shown.waiting_for == ("ada", "Noor's old laptop", "lab-3", "räknare", "4 more")
+    assert shown.waiting_for == ("tower", "old laptop", "lab-3", "räknare", "4 more")
 
 
 def test_without_a_coordinator_to_be_heard_it_says_so(made_up: MadeUp) -> None:
@@ -174,7 +174,7 @@ def test_shares_add_up_and_who_gave_most_comes_first(made_up: MadeUp) -> None:
     volunteers = view_of(made_up.facts()).volunteers
     assert sum(one.share for one in volunteers) == pytest.approx(1.0)
     assert [one.tokens for one in volunteers] == sorted((one.tokens for one in volunteers), reverse=True)
-    assert volunteers[0].name == "ada"
+    assert volunteers[0].name == "tower"
 
 
 def test_what_each_does_is_what_it_says_and_the_roster_holds(made_up: MadeUp) -> None:
@@ -182,8 +182,8 @@ def test_what_each_does_is_what_it_says_and_the_roster_holds(made_up: MadeUp) ->
     states = {**facts.states, peer(1): PeerState.PAUSED, peer(2): PeerState.LEAVING, peer(9): PeerState.ONLINE}
     del states[peer(3)]
     named = {one.name: one for one in view_of(replace(facts, states=states)).volunteers}
-    assert named["ada"].state == "paused"
-    assert named["Noor's old laptop"].state == "away"
+    assert named["tower"].state == "paused"
+    assert named["old laptop"].state == "away"
     assert named["lab-3"].state == "training"  # the DHT has lost it, the roster has it still
     assert named["blue whale"].state == "here"
     assert named["orchard"].state == "away"
@@ -202,7 +202,7 @@ def test_records_tell_who_coordinated_and_what_is_certified(made_up: MadeUp) -> 
     newest = view.closed(38, 99)
     assert [one.record for one in newest] == [38, 39, 40, 41]
     assert [one.is_certified for one in newest] == [True, True, True, False]
-    assert view.closed(36, 37)[0].coordinator == "ada"
+    assert view.closed(36, 37)[0].coordinator == "tower"
     assert newest[0].coordinator == "this bootstrap node"
     assert view.closed(0, 3)[0].record == 1  # record 0 closes nothing
 
@@ -230,7 +230,7 @@ def test_json_holds_what_the_page_shows(made_up: MadeUp) -> None:
     assert run["held_out_loss"]["loss"] == pytest.approx(view.held_out_curve[-1].loss)
     assert run["join"]["command"].endswith(BOOTSTRAP)
     assert len(json.loads(api.experts_json(view))["subsets"]) == 4
-    assert json.loads(api.volunteers_json(view))["volunteers"][0]["name"] == "ada"
+    assert json.loads(api.volunteers_json(view))["volunteers"][0]["name"] == "tower"
 
 
 def test_metrics_say_what_is_known_and_leave_out_the_rest(manifest: Manifest) -> None:
