@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy
@@ -20,7 +22,7 @@ from bootstrap.web.server import Site
 from spes_peer.blobs import PIECE_BYTES, BlobStore
 from spes_peer.errors import BlobMissing
 from spes_peer.exchange.pace import Pace
-from spes_peer.model.huggingface import tensors_of
+from spes_peer.model.huggingface import HuggingFaceTensor, tensors_of
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import BlockName, Snapshot
@@ -123,7 +125,7 @@ class Served:
 
 @pytest.fixture
 async def site(checkpoint: Checkpoint, blobs: BlobStore, manifest: Manifest) -> AsyncIterator[Served]:
-    given = Download(lambda: checkpoint, blobs, Pace(), 256)
+    given = Download(checkpoint.layout, RUN_ID, lambda: checkpoint.snapshot, blobs, Pace())
     async with Site(Shown(MadeUp(manifest).facts()).shelf, given).serving("127.0.0.1", 0) as place:
         yield Served(f"http://{place}", checkpoint, given)
 
@@ -178,13 +180,37 @@ async def test_the_configuration_lies_beside_it(site: Served, visit: aiohttp.Cli
     assert (config["model_type"], config["dtype"], config["eos_token_id"]) == ("olmoe", "float32", 256)
 
 
-async def test_only_so_many_download_at_a_time(
+async def test_only_so_many_download_or_ask_for_its_size_at_a_time(
     site: Served, visit: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MOST_AT_ONCE", 0)
     async with visit.get(site.url) as answer:
         assert answer.status == 503
         assert b"spes-peer export" in await answer.read()
+    async with visit.head(site.url) as answer:
+        assert answer.status == 503
+
+
+async def test_the_header_is_made_once_a_state_and_never_in_the_loop(
+    site: Served, visit: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_in: list[int] = []
+
+    def described(*given: Any) -> Iterator[HuggingFaceTensor]:
+        made_in.append(threading.get_ident())
+        return tensors_of(*given)
+
+    monkeypatch.setattr("bootstrap.web.checkpoint.tensors_of", described)
+    for _ in range(3):
+        await (await visit.head(site.url)).read()
+        await (await visit.get(site.config_url)).read()
+    assert len(made_in) == 1
+    assert made_in[0] != threading.get_ident()
+    newer = Snapshot(12, site.checkpoint.snapshot.blocks)
+    monkeypatch.setattr(site.given, "_newest", lambda: newer)
+    async with visit.head(site.url) as answer:
+        assert answer.headers["ETag"].endswith('-12"')
+    assert len(made_in) == 2
 
 
 async def test_a_download_that_meets_damage_ends_early_and_the_page_lives_on(
@@ -207,7 +233,7 @@ async def test_downloads_keep_within_what_the_node_may_send(checkpoint: Checkpoi
         async def take(self, num_bytes: int, peer: object) -> None:
             taken.append(num_bytes)
 
-    given = Download(lambda: checkpoint, blobs, Counted(), 256)
+    given = Download(checkpoint.layout, RUN_ID, lambda: checkpoint.snapshot, blobs, Counted())
     run = Shown(MadeUp(checkpoint.layout.manifest).facts())
     async with (
         Site(run.shelf, given).serving("127.0.0.1", 0) as place,

@@ -24,6 +24,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.messages import CoordinatorBeat
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import CertifiedRecord
 
 PATHS = (
     *("/", "/api/run.json", "/api/rounds.json", "/api/experts.json", "/api/volunteers.json"),
@@ -150,6 +151,25 @@ async def test_without_a_snapshot_the_first_weights_are_what_there_is(run: RunNo
     layout = run.nodes[0].layout
     assert facts.checkpoint_round == 0
     assert facts.checkpoint_bytes == sum(layout.state_bytes(block) for block in layout.state_blocks)
+
+
+async def test_record_0_which_names_every_block_is_read_once_whoever_asks(
+    run: RunNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = run.nodes[0]
+    source, read = source_of(keeper), keeper.chain.record
+    await source.facts()
+    rounds: list[int] = []
+
+    def counted(round: int) -> CertifiedRecord:
+        rounds.append(round)
+        return read(round)
+
+    monkeypatch.setattr(keeper.chain, "record", counted)
+    snapshot = source.checkpoint()
+    assert snapshot is source.checkpoint()
+    await source.facts()
+    assert 0 not in rounds
 
 
 async def test_while_many_records_are_read_others_have_their_turn(run: RunNodes) -> None:

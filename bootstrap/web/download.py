@@ -18,6 +18,9 @@ from spes_peer.errors import BlobMissing, DiskTrouble
 from spes_peer.exchange.pace import Pace
 from spes_peer.identity import PeerId
 from spes_peer.model.huggingface import config_of
+from spes_peer.run.layout import Layout
+from spes_peer.run.manifest import Manifest
+from spes_peer.run.records import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +33,21 @@ _VISITORS = PeerId("visitors of the web page")  # all of them take turns as one 
 
 
 class Download:
-    """Of what `newest` gives."""
+    """Of what `newest` gives. What a request costs the node's loop does not grow with the model."""
 
-    def __init__(self, newest: Callable[[], Checkpoint], blobs: BlobStore, upload: Pace, end_of_text: int) -> None:
+    def __init__(
+        self, layout: Layout, run_id: bytes, newest: Callable[[], Snapshot], blobs: BlobStore, upload: Pace
+    ) -> None:
+        """`newest` is asked at each request; `BadConfiguration` for a model that is nobody's."""
+        self._layout = layout
+        self._run_id = run_id
         self._newest = newest
         self._blobs = blobs
         self._upload = upload
         self._own = Pace(_BYTES_PER_SECOND)
-        self._end_of_text = end_of_text
+        self._config = _config_of(layout.manifest)
+        self._checkpoint: Checkpoint | None = None
+        self._making = asyncio.Lock()
         self.num_open = 0
 
     async def answer(
@@ -45,10 +55,10 @@ class Download:
     ) -> web.StreamResponse | None:
         """None for another path. `stays` takes the bound off the connection's time."""
         if request.path == CONFIG_PATH:
-            return web.Response(body=self._config(), headers={**headers, "Content-Type": "application/json"})
+            return web.Response(body=self._config, headers={**headers, "Content-Type": "application/json"})
         if request.path != WEIGHTS_PATH:
             return None
-        if self.num_open >= MOST_AT_ONCE and request.method == "GET":
+        if self.num_open >= MOST_AT_ONCE:
             raise web.HTTPServiceUnavailable(text="others are downloading; come again later, or use: spes-peer export")
         self.num_open += 1
         try:
@@ -56,15 +66,20 @@ class Download:
         finally:
             self.num_open -= 1
 
-    def _config(self) -> bytes:
-        manifest = self._newest().layout.manifest
-        dtype = "float32" if "fp32" in (manifest.sync.shared_dtype, manifest.sync.expert_dtype) else "bfloat16"
-        return json.dumps(config_of(manifest.model, dtype, self._end_of_text), indent=1).encode() + b"\n"
+    async def _described(self) -> Checkpoint:
+        """The newest state with its header, a line for every tensor: a thread makes it, once a state."""
+        async with self._making:
+            snapshot = self._newest()
+            if self._checkpoint is None or self._checkpoint.snapshot != snapshot:
+                checkpoint = Checkpoint(self._layout, snapshot, self._run_id)
+                await asyncio.to_thread(lambda: checkpoint.size_bytes)
+                self._checkpoint = checkpoint
+            return self._checkpoint
 
     async def _stream(
         self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
     ) -> web.StreamResponse:
-        checkpoint = self._newest()
+        checkpoint = await self._described()
         first = _first_byte(request, checkpoint)
         size = checkpoint.size_bytes
         response = web.StreamResponse(status=HTTPStatus.PARTIAL_CONTENT if first else HTTPStatus.OK, headers=headers)
@@ -103,6 +118,12 @@ class Download:
                     await response.write(part)
             except TimeoutError:
                 raise ConnectionResetError from None
+
+
+def _config_of(manifest: Manifest) -> bytes:
+    dtype = "float32" if "fp32" in (manifest.sync.shared_dtype, manifest.sync.expert_dtype) else "bfloat16"
+    config = config_of(manifest.model, dtype, manifest.data.tokenizer.end_of_text)
+    return json.dumps(config, indent=1).encode() + b"\n"
 
 
 def _first_byte(request: web.BaseRequest, checkpoint: Checkpoint) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from bootstrap.web.checkpoint import Checkpoint, is_downloadable
+from bootstrap.web.checkpoint import is_downloadable
 from bootstrap.web.download import Download
 from bootstrap.web.server import Site
 from bootstrap.web.shelf import Shelf
@@ -54,10 +54,7 @@ async def served(
 def _download(node: Node, source: Source) -> Download | None:
     if not is_downloadable(node.layout):
         return None
-    end_of_text = node.manifest.data.tokenizer.end_of_text
-    return Download(
-        lambda: Checkpoint(node.layout, source.checkpoint(), node.run_id), node.blobs, node.upload, end_of_text
-    )
+    return Download(node.layout, node.run_id, source.checkpoint, node.blobs, node.upload)
 
 
 async def _remember_names(source: Source) -> None:

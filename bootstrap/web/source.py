@@ -13,7 +13,7 @@ from spes_peer.node import Node
 from spes_peer.rounds.messages import CoordinatorBeat
 from spes_peer.run.chain import Switch
 from spes_peer.run.peers import PeerState, Role
-from spes_peer.run.records import Snapshot
+from spes_peer.run.records import Record, Snapshot
 from spes_peer.run.rules import Rules, rules_of
 
 NAMES_FILE = "web-names.json"
@@ -29,6 +29,8 @@ class Source:
         self._finish_after = finish_after
         self._names = NameBook(node.folder.path / NAMES_FILE)
         self._history = History()
+        self._first: Record | None = None
+        self._first_state: Snapshot | None = None
         self._beat: CoordinatorBeat | None = None
         self._heard_at = 0.0
         node.on_chain.append(self._on_chain)
@@ -87,9 +89,17 @@ class Source:
 
     def checkpoint(self) -> Snapshot:
         """The newest whole state that this node has."""
-        kept = self.node.list_snapshots()
-        genesis = self.node.chain.record(0).sealed.record.genesis
-        return max(kept, key=lambda one: one.round) if kept else Snapshot(0, genesis)
+        if kept := self.node.list_snapshots():
+            return max(kept, key=lambda one: one.round)
+        if self._first_state is None:
+            self._first_state = Snapshot(0, self._first_record().genesis)
+        return self._first_state
+
+    def _first_record(self) -> Record:
+        """Record 0, which names every block and never changes: read once, whoever asks."""
+        if self._first is None:
+            self._first = self.node.chain.record(0).sealed.record
+        return self._first
 
     def _fresh_beat(self) -> CoordinatorBeat | None:
         beat, timing = self._beat, self.node.manifest.timing
@@ -98,8 +108,7 @@ class Source:
 
     def _nodes(self) -> dict[PeerId, str]:
         """The bootstrap nodes that record 0 names; what they call themselves does not matter."""
-        candidates = self.node.chain.record(0).sealed.record.candidates
-        others = [peer for peer in candidates if peer != self.node.peer_id]
+        others = [peer for peer in self._first_record().candidates if peer != self.node.peer_id]
         numbered = {peer: f"bootstrap node {number}" for number, peer in enumerate(others, 2)}
         return {self.node.peer_id: "this bootstrap node", **numbered}
 
