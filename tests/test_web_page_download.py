@@ -16,8 +16,9 @@ from web_runs import MadeUp
 from web_site import Shown
 
 from bootstrap.web import download
-from bootstrap.web.checkpoint import Checkpoint, is_downloadable, read_span
-from bootstrap.web.download import Download
+from bootstrap.web.checkpoint import Checkpoint, Span, is_downloadable, read_span
+from bootstrap.web.download import Download, Patience
+from bootstrap.web.limits import Limits
 from bootstrap.web.server import Site
 from spes_peer.blobs import PIECE_BYTES, BlobStore
 from spes_peer.errors import BlobMissing
@@ -189,6 +190,77 @@ async def test_only_so_many_download_or_ask_for_its_size_at_a_time(
         assert b"spes-peer export" in await answer.read()
     async with visit.head(site.url) as answer:
         assert answer.status == 503
+
+
+async def test_a_visitor_has_one_place_and_leaves_the_others_to_others(
+    site: Served, visit: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "visitor", lambda address: address)  # this machine stands for nobody else
+    reads, go_on = asyncio.Event(), asyncio.Event()
+    read = site.given._read
+
+    async def held(checkpoint: Checkpoint, span: Span) -> bytes:
+        reads.set()
+        await go_on.wait()
+        return await read(checkpoint, span)
+
+    monkeypatch.setattr(site.given, "_read", held)
+    async with visit.get(site.url) as first:
+        await reads.wait()
+        async with visit.get(site.url) as second:
+            assert second.status == 503
+            assert b"a download to your address goes on" in await second.read()
+        go_on.set()
+        assert len(await first.read()) == site.checkpoint.size_bytes
+
+
+async def test_who_takes_nothing_is_let_go_and_so_is_the_connection(
+    checkpoint: Checkpoint, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_STALL_SECONDS", 0.05)
+    given = Download(checkpoint.layout, RUN_ID, lambda: checkpoint.snapshot, blobs, Pace())
+    monkeypatch.setattr(given, "_own", Pace())
+    monkeypatch.setattr(given, "_read", lambda _checkpoint, _span: endless())
+    site = Site(Shown(MadeUp(checkpoint.layout.manifest).facts()).shelf, given, Limits(connection_seconds=0.1))
+    async with site.serving("127.0.0.1", 0) as place:
+        reader, writer = await asyncio.open_connection(place.host, place.port, limit=1024)
+        writer.write(f"GET {download.WEIGHTS_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        while not given.num_open:  # noqa: ASYNC110 - until it has begun
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20.0):
+            while given.num_open or site._visits._open.total():  # noqa: ASYNC110 - until it is let go
+                await asyncio.sleep(0.01)
+        writer.close()
+    del reader
+
+
+async def endless() -> bytes:
+    """More than buffers on the way hold."""
+    return bytes(8 << 20)
+
+
+async def test_who_takes_little_but_always_something_is_let_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    monkeypatch.setattr(download, "time", Clock)
+
+    async def taken(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    steady, slow = Patience(), Patience()
+    for _ in range(10_000):  # at the least pace, for as long as it likes
+        await steady.while_taken(64 << 10, taken(0.5))
+    for _ in range(100):  # at half of it
+        await slow.while_taken(64 << 10, taken(1.0))
+    await slow.while_taken(64 << 10, taken(10.0))
+    with pytest.raises(ConnectionResetError):
+        await slow.while_taken(64 << 10, taken(1.0))
 
 
 async def test_the_header_is_made_once_a_state_and_never_in_the_loop(

@@ -7,12 +7,15 @@ fast fetches it from all peers at once with `spes-peer export`.
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 
 from aiohttp import web
 
 from bootstrap.web.checkpoint import Checkpoint, Span, read_span
+from bootstrap.web.limits import visitor
 from spes_peer.blobs import BlobStore
 from spes_peer.errors import BlobMissing, DiskTrouble
 from spes_peer.exchange.pace import Pace
@@ -25,9 +28,10 @@ from spes_peer.run.records import Snapshot
 logger = logging.getLogger(__name__)
 
 WEIGHTS_PATH, CONFIG_PATH = "/model.safetensors", "/config.json"
-MOST_AT_ONCE = 4
+MOST_AT_ONCE = 4  # each another visitor's
 _BYTES_PER_SECOND = 8_000_000  # of all visitors together
-_STALL_SECONDS = 60.0  # a visitor that takes no megabyte in that time is let go
+_STALL_SECONDS = 60.0  # so long a visitor may take nothing
+_LEAST_BYTES_PER_SECOND = 128 << 10  # from then on, or the place is another's; the download can be resumed
 _PART_BYTES = 64 << 10
 _VISITORS = PeerId("visitors of the web page")  # all of them take turns as one peer
 
@@ -48,23 +52,34 @@ class Download:
         self._config = _config_of(layout.manifest)
         self._checkpoint: Checkpoint | None = None
         self._making = asyncio.Lock()
-        self.num_open = 0
+        self._visitors: list[str] = []
+        """Who has a place now."""
+
+    @property
+    def num_open(self) -> int:
+        return len(self._visitors)
 
     async def answer(
-        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
+        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], AbstractContextManager[None]]
     ) -> web.StreamResponse | None:
-        """None for another path. `stays` takes the bound off the connection's time."""
+        """None for another path. `stays` takes the bound off the connection's time, for as long as it is entered."""
         if request.path == CONFIG_PATH:
             return web.Response(body=self._config, headers={**headers, "Content-Type": "application/json"})
         if request.path != WEIGHTS_PATH:
             return None
-        if self.num_open >= MOST_AT_ONCE:
-            raise web.HTTPServiceUnavailable(text="others are downloading; come again later, or use: spes-peer export")
-        self.num_open += 1
+        who = visitor(request.remote or "")
+        self._refuse_without_room(who)
+        self._visitors.append(who)
         try:
             return await self._stream(request, headers, stays)
         finally:
-            self.num_open -= 1
+            self._visitors.remove(who)
+
+    def _refuse_without_room(self, who: str) -> None:
+        if who and who in self._visitors:  # whom a proxy on this machine speaks for are not told apart
+            raise web.HTTPServiceUnavailable(text="a download to your address goes on; come again when it has ended")
+        if self.num_open >= MOST_AT_ONCE:
+            raise web.HTTPServiceUnavailable(text="others are downloading; come again later, or use: spes-peer export")
 
     async def _described(self) -> Checkpoint:
         """The newest state with its header, a line for every tensor: a thread makes it, once a state."""
@@ -77,7 +92,7 @@ class Download:
             return self._checkpoint
 
     async def _stream(
-        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], None]
+        self, request: web.BaseRequest, headers: dict[str, str], stays: Callable[[], AbstractContextManager[None]]
     ) -> web.StreamResponse:
         checkpoint = await self._described()
         first = _first_byte(request, checkpoint)
@@ -93,12 +108,13 @@ class Download:
         response.force_close()
         if request.method == "HEAD":
             return response
-        stays()
-        await response.prepare(request)
-        await self._send(response, checkpoint.header[first:])
-        for span in checkpoint.spans(first):
-            await self._send(response, await self._read(checkpoint, span))
-        await response.write_eof()
+        patience = Patience()
+        with stays():
+            await response.prepare(request)
+            await self._send(response, checkpoint.header[first:], patience)
+            for span in checkpoint.spans(first):
+                await self._send(response, await self._read(checkpoint, span), patience)
+            await patience.while_taken(0, response.write_eof())
         return response
 
     async def _read(self, checkpoint: Checkpoint, span: Span) -> bytes:
@@ -108,16 +124,33 @@ class Download:
             logger.info("a download ends early record=%d reason=%s", checkpoint.snapshot.round, error)
             raise ConnectionResetError from None
 
-    async def _send(self, response: web.StreamResponse, content: bytes) -> None:
+    async def _send(self, response: web.StreamResponse, content: bytes, patience: "Patience") -> None:
         for start in range(0, len(content), _PART_BYTES):
             part = content[start : start + _PART_BYTES]
             await self._own.take(len(part), _VISITORS)
             await self._upload.take(len(part), _VISITORS)
-            try:
-                async with asyncio.timeout(_STALL_SECONDS):
-                    await response.write(part)
-            except TimeoutError:
-                raise ConnectionResetError from None
+            await patience.while_taken(len(part), response.write(part))
+
+
+class Patience:
+    """With one visitor: used up while it does not take what is sent, and earned with every byte that it has taken. What
+    our own pace costs is not the visitor's fault."""
+
+    def __init__(self) -> None:
+        self._seconds = _STALL_SECONDS
+
+    async def while_taken(self, num_bytes: int, taking: Awaitable[None]) -> None:
+        """`ConnectionResetError` when none is left."""
+        begun_at = time.monotonic()
+        try:
+            async with asyncio.timeout(self._seconds):
+                await taking
+        except TimeoutError:
+            raise ConnectionResetError from None
+        left = self._seconds - (time.monotonic() - begun_at) + num_bytes / _LEAST_BYTES_PER_SECOND
+        if left <= 0:
+            raise ConnectionResetError
+        self._seconds = min(left, _STALL_SECONDS)
 
 
 def _config_of(manifest: Manifest) -> bytes:

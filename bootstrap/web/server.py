@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 
 from aiohttp import web
@@ -154,10 +155,18 @@ class _Doors(HttpServer):
             timer.cancel()
             self._visits.leave(who)
 
-    def may_stay(self, handler: RequestHandler) -> None:
-        """This connection takes as long as it takes: who serves it bounds it."""
+    @contextlib.contextmanager
+    def staying(self, handler: RequestHandler) -> Iterator[None]:
+        """Meanwhile this connection takes as long as it takes: who serves it bounds it. Then it has its time again, to
+        take what is on the way."""
         if handler in self._ends:
             self._ends[handler][1].cancel()
+        try:
+            yield
+        finally:
+            if handler in self._ends and handler.transport is not None:
+                timer = self._loop.call_later(self._limits.connection_seconds, handler.transport.abort)
+                self._ends[handler] = self._ends[handler][0], timer
 
     def takes(self, handler: RequestHandler, num_bytes: int) -> bool:
         return num_bytes <= self._limits.request_bytes
@@ -189,9 +198,9 @@ class _Connection(RequestHandler):
         return _said(HTTPStatus(status), "this is no request that can be answered")
 
 
-def _stays(request: web.BaseRequest) -> None:
-    if isinstance(doors := request.protocol._manager, _Doors):
-        doors.may_stay(request.protocol)
+def _stays(request: web.BaseRequest) -> AbstractContextManager[None]:
+    doors = request.protocol._manager
+    return doors.staying(request.protocol) if isinstance(doors, _Doors) else contextlib.nullcontext()
 
 
 def _first_round(request: web.BaseRequest) -> int:
