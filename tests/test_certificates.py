@@ -94,7 +94,6 @@ def test_an_organizers_signature_counts_for_rank_and_not_for_certifying(one: Sea
 
 def test_behind_an_empty_roster_the_first_candidate_and_more_than_half_of_its_own_certify(zero: SealedRecord) -> None:
     assert is_certified(certify(following(zero), FIRST, *PEERS[1:]), zero)
-    assert not is_certified(certify(following(zero), *PEERS), zero)
     with pytest.raises(BadSignature, match="2 signatures of 4 voters and needs 3"):
         is_certified(certify(following(zero), FIRST, *PEERS[:2]), zero)
 
@@ -102,7 +101,8 @@ def test_behind_an_empty_roster_the_first_candidate_and_more_than_half_of_its_ow
 def test_a_first_candidate_that_is_a_member_counts_as_both(zero: SealedRecord) -> None:
     empty = following(zero, roster=(), candidates=(PEERS[0].peer_id,)).seal()
     assert is_certified(certify(following(empty, roster=roster(*PEERS[:3])), *PEERS[:2]), empty)
-    assert not is_certified(certify(following(empty, roster=roster(*PEERS[:3])), *PEERS[1:3]), empty)
+    with pytest.raises(BadSignature, match="2 signatures of 3 voters"):
+        is_certified(certify(following(empty, roster=roster(*PEERS[:3])), *PEERS[1:3]), empty)
 
 
 def test_behind_a_roster_the_first_candidates_signature_is_not_needed(one: SealedRecord) -> None:
@@ -130,6 +130,23 @@ def test_where_all_of_the_previous_roster_are_gone_more_than_half_of_its_own_let
     assert not is_certified(certify(record, uncertified=newcomers), one)
     with pytest.raises(BadSignature, match="0 signatures of 4 voters and needs 3"):
         is_certified(certify(record, uncertified=newcomers[:1]), one)
+
+
+def test_strangers_cannot_end_or_take_over_a_run_behind_an_empty_roster(zero: SealedRecord) -> None:
+    mine = following(zero, roster=roster(STRANGER), candidates=(STRANGER.peer_id,), is_final=True)
+    with pytest.raises(BadSignature, match="1 signatures of 1 voters, and none of who may coordinate"):
+        is_certified(certify(mine, STRANGER), zero)
+    with pytest.raises(BadSignature):
+        is_certified(certify(mine, uncertified=[STRANGER]), zero)
+
+
+def test_behind_an_empty_roster_another_bootstrap_node_goes_on_with_whom_it_admits(zero: SealedRecord) -> None:
+    second = PEERS[3]
+    empty = following(zero, roster=(), candidates=(FIRST.peer_id, second.peer_id)).seal()
+    record = following(empty, roster=roster(*PEERS[:2]))
+    assert not is_certified(certify(record, uncertified=[*PEERS[:2], second]), empty)
+    with pytest.raises(BadSignature):
+        is_certified(certify(record, uncertified=PEERS[:2]), empty)
 
 
 def test_a_record_that_only_its_first_candidate_and_the_organizer_signed_is_refused(one: SealedRecord) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, CHECKS, RUN_ID, Member, Swarm, invented
 
+from spes_peer.errors import BadSignature
 from spes_peer.identity import Identity, PeerId
 from spes_peer.rounds import coordinator
 from spes_peer.rounds.election import Allegiance, bound_hash, fault_in_owner, fault_in_votes, owner_of
@@ -735,6 +736,7 @@ def test_behind_an_empty_roster_only_the_first_candidates_word_certifies(swarm: 
     sealed = swarm.state.phase.proposal
     word = RecordSignature(3, 0, sealed.hash)
     alone = CertifiedRecord(sealed.content, 0, (swarm[0].signer.sign(word),))
-    assert not check_record(alone, record.seal(), CHECKS).is_certified
+    with pytest.raises(BadSignature, match="none of who may coordinate behind record 2"):
+        check_record(alone, record.seal(), CHECKS)
     both = replace(alone, signatures=(*alone.signatures, Signer(BOOTSTRAP_IDENTITY, RUN_ID, 1).sign(word)))
     assert check_record(both, record.seal(), CHECKS).is_certified

@@ -6,8 +6,9 @@ certified, with more than half of the record's own roster. Record 0 has an organ
 under a record, the rules of the record before it say.
 
 When more than half of a roster stays away, the rest may go on with an *uncertified* record once the round's deadline
-and the stall time-out have passed. One of the previous roster must have signed it, or, where all of that are gone, a
-bootstrap node and more than half of its own. What such a chain weighs beside others is `run.lineage`'s to say.
+and the stall time-out have passed. One of the previous roster must have signed it, or, where all of that are gone or
+there were none, a bootstrap node that the previous record names and more than half of its own. So nobody goes on
+without somebody whom the chain already names. What such a chain weighs beside others is `run.lineage`'s to say.
 """
 
 from collections.abc import Collection, Sequence
@@ -92,11 +93,11 @@ def is_certified_by(signers: Collection[PeerId], record: Record, previous: Recor
 
 
 def is_carried_by(signers: Collection[PeerId], record: Record, previous: Record) -> bool:
-    """Whether enough go on with `record` for it to stand uncertified: behind a roster, not without one whom the
-    previous record names."""
+    """Whether enough go on with `record` for it to stand uncertified; never without one whom the previous record names:
+    a roster that strangers make up of themselves says nothing."""
     if not previous.members.isdisjoint(signers):
         return True
-    is_named = not previous.roster or any(peer in signers for peer in previous.candidates)
+    is_named = any(peer in signers for peer in previous.candidates)
     return is_named and is_more_than_half(len(record.members.intersection(signers)), of=len(record.roster))
 
 
@@ -154,9 +155,10 @@ def _check_uncertified(record: Record, previous: Record, signatures: Signatures)
         raise BadSignature(f"record {record.round} stands between two empty rosters, so nobody can sign it")
     if not is_carried_by(signatures.all, record, previous):
         count = len(signatures.voted.intersection(voters))
-        raise BadSignature(
-            f"record {record.round} has {count} signatures of {len(voters)} voters and needs {len(voters) // 2 + 1}"
-        )
+        has = f"record {record.round} has {count} signatures of {len(voters)} voters"
+        if is_more_than_half(count, of=len(voters)):
+            raise BadSignature(f"{has}, and none of who may coordinate behind record {previous.round}")
+        raise BadSignature(f"{has} and needs {len(voters) // 2 + 1}")
 
 
 def _check_roster(record: Record) -> None:
