@@ -64,8 +64,11 @@ class _Moved(Exception):
 
 
 def usable_name(name: str) -> str:
-    """A name that others can show: printable and short; this machine's host name when nothing is left of it."""
-    printable = "".join(character for character in name or socket.gethostname() if character.isprintable())
+    """A name that others can show: printable and short. Where none is chosen, this machine's up to the first dot:
+    the whole one may be an address."""
+    printable = "".join(
+        character for character in name or socket.gethostname().partition(".")[0] if character.isprintable()
+    )
     return printable[:MAX_NAME_CHARACTERS] or "volunteer"
 
 

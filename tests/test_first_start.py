@@ -22,6 +22,7 @@ from spes_peer.first_start.facts import Facts, look, pace, plan_for
 from spes_peer.first_start.words import described
 from spes_peer.folder import StateFolder
 from spes_peer.identity import Identity
+from spes_peer.node import usable_name
 from spes_peer.run.manifest import Manifest, Origin, sign_manifest
 from spes_peer.run.records import first_record
 from spes_peer.training.device import DeviceReport
@@ -53,10 +54,17 @@ async def test_five_lines_say_what_joining_means(node: Node, monkeypatch: pytest
         "3.60 MB sent",  # an hour, by the limit
         "run what others send (only numbers travel)",
         "text; licence: not stated by the organizer",
-        "the name 'attic', the address 127.0.0.1",
+        "the name 'attic' (everybody, if the run has a public page; another with --name), the address 127.0.0.1",
         ANN.peer_id,
     ):
         assert part in words, part
+
+
+@pytest.mark.parametrize("host", ["attic", "attic.example.net", "attic.local"])
+def test_no_more_of_a_machines_name_is_told_than_its_first_part(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    assert usable_name("") == "attic"
+    assert usable_name("of.my.choice") == "of.my.choice"
 
 
 async def test_what_an_organizer_writes_moves_no_cursor(

@@ -13,7 +13,9 @@ from bootstrap.web.names import MAX_SHOWN_CHARACTERS, UNNAMED, NameBook, shown_n
 from spes_peer.identity import PeerId
 
 
-@pytest.mark.parametrize("name", ["desk", "gran's old laptop", "räknare", "量子", "lab-3 (GPU)", "🚀", "1.2.3", "v2.0"])
+@pytest.mark.parametrize(
+    "name", ["desk", "gran's old laptop", "räknare", "量子", "lab-3 (GPU)", "🚀", "1.2.3", "v2.0", "J. Smith", "B.B."]
+)
 def test_a_plain_name_is_shown_as_it_is(name: str) -> None:
     assert shown_name(name) == name
 
@@ -34,9 +36,17 @@ def test_a_plain_name_is_shown_as_it_is(name: str) -> None:
         str(peer(1))[-34:],
         "12D3KooWabc",
         "9f" * 20,
+        "vps12.example.net",
+        "Johns-MacBook-Pro.local",
+        "gpu box (node7.cluster.example.edu.)",
+        "ｖｐｓ１２．ｅｘａｍｐｌｅ",
+        "bücher.example",
+        "host.xn--p1ai",
+        "192.0.\u200b2.17",
+        "vps12.\u200bexample",
     ],
 )
-def test_a_name_that_gives_away_an_address_or_a_key_is_not_shown(name: str) -> None:
+def test_a_name_that_gives_away_an_address_a_key_or_a_host_is_not_shown(name: str) -> None:
     assert shown_name(name) == UNNAMED
 
 
@@ -46,7 +56,7 @@ def test_a_name_of_nothing_is_a_volunteer(name: str) -> None:
 
 
 def test_signs_that_turn_or_hide_text_or_climb_over_lines_are_taken_out() -> None:
-    assert shown_name("moc.\u202eelpmaxe\u2069\x1b[31m\r\nnow") == "moc.elpmaxe[31mnow"
+    assert shown_name("moc \u202eelpmaxe\u2069\x1b[31m\r\nnow") == "moc elpmaxe[31mnow"
     assert shown_name("z" + "\u0335" * 30 + "o") == "z\u0335\u0335o"
 
 

@@ -1,7 +1,8 @@
 """Names of volunteers as the page shows them: short, harmless and told apart.
 
-A name is a stranger's text. What could deceive a reader is taken out of it, and a name that holds an address or a key
-is not shown at all. Of two that look alike, who came later gets a number, so that nobody passes for another.
+A name is a stranger's text. What could deceive a reader is taken out of it, and a name that holds an address, a key or
+the name of a host is not shown at all. Of two that look alike, who came later gets a number, so that nobody passes for
+another.
 """
 
 import itertools
@@ -27,24 +28,31 @@ _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 _TELLING = re.compile(
     r"\d{1,3}([._-])\d{1,3}\1\d{1,3}\1\d{1,3}"  # IPv4, and host names made of it
     r"|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){2,}|::[0-9a-f]"  # IPv6, and hardware addresses
-    r"|12D3Koo|[A-Za-z0-9+/_=-]{32,}",  # peer ids and keys
+    r"|12D3Koo|[A-Za-z0-9+/_=-]{32,}"  # peer ids and keys
+    r"|\w[.\u3002](xn--[\w-]+|[^\W\d_]{2,})(?!\w)",  # host names: a part, and behind a dot one of letters alone
     re.IGNORECASE,
 )
 _VERSION = 1
 
 
 def shown_name(name: str) -> str:
-    """What of a chosen name is shown; `UNNAMED` where nothing is left, or where it gives away an address or a key."""
+    """What of a chosen name is shown; `UNNAMED` where nothing is left, or where it gives away an address, a key or a
+    host."""
     text = unicodedata.normalize("NFC", name)
-    if _TELLING.search(text) or _TELLING.search(unicodedata.normalize("NFKC", text)):
-        return UNNAMED
     kept, num_marks = [], 0
     for sign in text:
         num_marks = num_marks + 1 if unicodedata.category(sign).startswith("M") else 0
         if sign.isprintable() and sign not in _BLANK and num_marks <= _MOST_MARKS:
             kept.append(sign)
-    shown = " ".join("".join(kept).split())[:MAX_SHOWN_CHARACTERS].strip()
+    whole = " ".join("".join(kept).split())
+    shown = whole[:MAX_SHOWN_CHARACTERS].strip()
+    if any(map(_is_telling, (text, whole, shown))):  # signs that print nothing may hide it, or the end that is cut off
+        return UNNAMED
     return shown if any(unicodedata.category(sign)[0] in "LNPS" for sign in shown) else UNNAMED
+
+
+def _is_telling(text: str) -> bool:
+    return any(map(_TELLING.search, (text, unicodedata.normalize("NFKC", text))))
 
 
 def told_apart(names: Mapping[PeerId, str]) -> dict[PeerId, str]:

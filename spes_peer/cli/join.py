@@ -88,7 +88,11 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="agree to the first start without being asked: for services and scripts",
     )
-    parser.add_argument("--name", default="", help="what others see you as (this machine's host name)")
+    parser.add_argument(
+        "--name",
+        default="",
+        help="what others see you as, on the run's public page too (this machine's name up to the first dot)",
+    )
     network = parser.add_argument_group("network")
     network.add_argument("--host", default="", help="address to listen on (all that this machine has, or gets)")
     network.add_argument(

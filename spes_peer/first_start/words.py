@@ -24,8 +24,8 @@ def described(facts: Facts, peer_id: PeerId) -> str:
         "it uses": _uses(facts),
         "it does not": "read your files, run what others send (only numbers travel), or write outside its folders",
         "its data": _data(facts),
-        "others see": f"the name {facts.name!r}, the address {facts.own_address} or your router's, and the peer id"
-        f" {peer_id}",
+        "others see": f"the name {facts.name!r} (everybody, if the run has a public page; another with --name), the"
+        f" address {facts.own_address} or your router's, and the peer id {peer_id}",
     }
     return "\n".join(folded(label, text) for label, text in lines.items())
 
