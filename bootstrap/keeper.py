@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from spes_peer.errors import PeerError, SpesError, Unreachable
 from spes_peer.node import Node
 from spes_peer.rounds.messages import UpdateNotice
-from spes_peer.run.records import Snapshot
+from spes_peer.run.records import BlockId, Snapshot
 from spes_peer.snapshots import SnapshotStore
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 30.0
 _MAX_NOTICES = 10_000  # of updates not fetched yet; what is dropped comes with its record
+_MOST_NAMED = 4  # updates of a block in a round; more than one where reducers die or disagree
 
 
 class Keeper:
@@ -38,6 +39,9 @@ class Keeper:
         self._whole: set[Snapshot] = set()
         """Snapshots that this start has found whole on the disk."""
         self._notices: asyncio.Queue[UpdateNotice] = asyncio.Queue(_MAX_NOTICES)
+        self._noticed_round = -1
+        self._noticed: dict[BlockId, set[str]] = {}
+        """Blobs that were named in that round."""
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -49,9 +53,11 @@ class Keeper:
         self.store.drop_from(first_changed_round)
 
     def on_notice(self, notice: UpdateNotice) -> None:
-        """An update of the open round is there: fetch it soon. Never waits."""
-        with contextlib.suppress(asyncio.QueueFull):
-            self._notices.put_nowait(notice)
+        """An update of the open round is there: fetch it soon. Never waits. What a coordinator names beyond what a
+        round can use is left alone, or it could fill the disk."""
+        if self._is_possible(notice) and self._is_among_the_first(notice):
+            with contextlib.suppress(asyncio.QueueFull):
+                self._notices.put_nowait(notice)
 
     async def run(self) -> None:
         """Follow the chain, for ever; snapshots are large, and updates do not wait for them."""
@@ -65,13 +71,26 @@ class Keeper:
         notices = [self._notices.get_nowait() for _ in range(self._notices.qsize())]
         others = self._node.others()
         await self._node.fetcher.fetch_all(
-            [(one.blob, one.size_bytes, [*one.holders, *others]) for one in notices if self._is_possible(one)]
+            [(one.blob, one.size_bytes, [*one.holders, *others]) for one in notices if self._is_open(one.round)]
         )
 
     def _is_possible(self, notice: UpdateNotice) -> bool:
         layout = self._node.layout
         block = layout.by_id.get(notice.block)
-        return block is not None and notice.size_bytes in (layout.offer_bytes(block), layout.mean_bytes(block))
+        sizes = (layout.offer_bytes(block), layout.mean_bytes(block)) if block is not None else ()
+        return self._is_open(notice.round) and notice.size_bytes in sizes
+
+    def _is_open(self, round: int) -> bool:
+        return round == self._node.head_round
+
+    def _is_among_the_first(self, notice: UpdateNotice) -> bool:
+        if notice.round != self._noticed_round:
+            self._noticed_round, self._noticed = notice.round, {}
+        named = self._noticed.setdefault(notice.block, set())
+        if notice.blob not in named and len(named) >= _MOST_NAMED:
+            return False
+        named.add(notice.blob)
+        return True
 
     async def hold_updates(self) -> None:
         """Have all updates that a joiner may need. Tries all records before it raises the first `PeerError`."""

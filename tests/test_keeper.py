@@ -98,15 +98,40 @@ async def test_an_update_is_fetched_when_it_is_reported_and_not_only_with_its_re
 ) -> None:
     world.give_updates(volunteer, [1])
     update = world.updates_of(1)[0]
-    block, format = world.nodes[0].layout.by_id[update.block], UpdateNotice
-    keeper.on_notice(format(1, block.id, update.blob, update.size_bytes, (volunteer.peer_id,)))
+    block, format, round = world.nodes[0].layout.by_id[update.block], UpdateNotice, keeper._node.head_round
+    keeper.on_notice(format(round, block.id, update.blob, update.size_bytes, (volunteer.peer_id,)))
     await keeper.hold_noticed()
     assert not keeper._node.blobs.has(update.blob)  # of a size that no update of the block has
 
     encoded = volunteer.blobs.put(bytes(world.nodes[0].layout.mean_bytes(block)))
-    keeper.on_notice(format(1, block.id, encoded.name, encoded.size_bytes, (OTHER.peer_id, volunteer.peer_id)))
+    keeper.on_notice(format(round, block.id, encoded.name, encoded.size_bytes, (OTHER.peer_id, volunteer.peer_id)))
     await keeper.hold_noticed()
     assert keeper._node.blobs.has(encoded.name)
+
+
+async def test_a_coordinator_cannot_fill_the_disk_with_updates_that_no_round_can_use(
+    world: World, volunteer: Node, keeper: Keeper
+) -> None:
+    layout, open_round = keeper._node.layout, keeper._node.head_round
+    block = layout.blocks[0]
+    size = layout.mean_bytes(block)
+
+    def noticed(round: int, number: int) -> str:
+        blob = volunteer.blobs.put(number.to_bytes(4) + bytes(size - 4))
+        keeper.on_notice(UpdateNotice(round, block.id, blob.name, size, (volunteer.peer_id,)))
+        return blob.name
+
+    elsewhere = [noticed(open_round + step, number) for number, step in enumerate((-1, 1, 1000))]
+    many = [noticed(open_round, number) for number in range(10, 30)]
+    await keeper.hold_noticed()
+    has = keeper._node.blobs.has
+    assert not any(map(has, elsewhere))
+    assert [name for name in many if has(name)] == many[:4]
+    world.grow(1)
+    await eventually(lambda: keeper._node.head_round == open_round + 1)
+    next_one = noticed(open_round + 1, 40)
+    await keeper.hold_noticed()
+    assert has(next_one)
 
 
 async def test_a_snapshot_that_the_chain_does_not_vouch_for_is_not_kept(
