@@ -10,7 +10,7 @@ from rounds_swarm import ORGANIZER, RUN_ID, Swarm, changed
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
-from spes_peer.rounds.messages import AdmissionRequest
+from spes_peer.rounds.messages import AdmissionRequest, Departure
 from spes_peer.rounds.phases import Closing
 from spes_peer.run.invitations import (
     MAX_GRANT_BYTES,
@@ -173,3 +173,32 @@ def test_members_sign_nobody_in_without_a_proof_and_know_who_was_in_before(by_in
     assert fault_in_newcomers(record, (), proofs, RULES, manifest, NOW) is None
     assert f"{peer} may not join" in str(fault_in_newcomers(record, (), (), RULES, manifest, NOW))
     assert fault_in_newcomers(record, (peer,), (), RULES, manifest, NOW) is None
+
+
+def test_a_coordinator_keeps_no_proof_that_is_not_needed_or_not_good(manifest: Manifest, by_invitation: Swarm) -> None:
+    nothing = invite(STRANGER, RUN_ID, LATER).prove(ANNA)
+    large = replace(nothing, grant=replace(nothing.grant, body=bytes(7 << 20)))
+    open_run = Swarm(manifest, [])
+    assert not invited(open_run, 20, large)
+    assert [one.proof for one in open_run.state.crowd.applicants.values()] == [None]
+    peer = Identity.from_seed(bytes([20]) * 32).peer_id
+    by_invitation.join(20, (0,))  # whoever it is may bring an amendment
+    by_invitation.amend(Change(enlist=(peer,)))
+    by_invitation.settle()
+    assert not invited(by_invitation, 20, replace(large, peer_id=peer))
+    assert by_invitation.state.crowd.applicants[peer].proof is None
+
+
+def test_a_coordinator_forgets_strangers_that_have_gone(manifest: Manifest) -> None:
+    swarm = Swarm(changed(manifest, "run", min_peers=9), [(0,), (1,)])
+    swarm.settle()
+    staying, going = swarm[0], swarm[1]
+    leaving = swarm.join(19, (1,))
+    swarm.ask(leaving, Departure("paused"))
+    swarm.die(going)
+    swarm.die(leaving)
+    crowd = swarm.state.crowd
+    assert crowd.applicants.keys() == crowd.links.keys() == crowd.speeds.keys() == {staying.peer_id}
+    assert crowd.departed == frozenset()
+    assert not swarm.ask(going, AdmissionRequest((1,), 1.0, PROTOCOL_VERSION))
+    assert going.peer_id in swarm.state.crowd.applicants

@@ -32,6 +32,7 @@ class Applicant:
     incarnation: int
     subsets: tuple[int, ...]
     proof: InvitationProof | None = None
+    """One that was found good, of a newcomer to a run that asks for it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,16 @@ class Crowd:
         if not any(peer in self.links for peer in gone):
             return self
         return replace(self, links={peer: link for peer, link in self.links.items() if peer not in gone})
+
+    def forgetting(self, peer: PeerId, record: Record) -> "Crowd":
+        """Without `peer`, whose stream has ended, and without what it asked for: it says that again when it is back.
+        Keys are free, so of who has no place in `record` nothing stays."""
+        crowd = self.without({peer})
+        applicants = {other: one for other, one in crowd.applicants.items() if other != peer}
+        if peer in record.members:
+            return replace(crowd, applicants=applicants)
+        speeds = {other: speed for other, speed in crowd.speeds.items() if other != peer}
+        return replace(crowd, applicants=applicants, departed=crowd.departed - {peer}, speeds=speeds)
 
     def silent(self, now: float, timeout_seconds: float) -> frozenset[PeerId]:
         """Who has not been heard of for so long that it counts as gone."""
@@ -109,13 +120,16 @@ def fault_in_request(request: AdmissionRequest, manifest: Manifest) -> str | Non
     return None
 
 
-def admit(crowd: Crowd, peer: PeerId, incarnation: int, request: AdmissionRequest) -> Crowd:
-    """Hold a sound request for the next record; it takes back a departure."""
+def admit(
+    crowd: Crowd, peer: PeerId, incarnation: int, request: AdmissionRequest, proof: InvitationProof | None = None
+) -> Crowd:
+    """Hold a sound request for the next record; it takes back a departure. `proof` is the request's, if it is needed
+    and good."""
     return replace(
         crowd,
         applicants={
             **crowd.applicants,
-            peer: Applicant(incarnation, tuple(sorted(request.subsets)), request.proof),
+            peer: Applicant(incarnation, tuple(sorted(request.subsets)), proof),
         },
         departed=crowd.departed - {peer},
         speeds={**crowd.speeds, peer: request.tokens_per_second or crowd.speeds.get(peer, 0.0)},

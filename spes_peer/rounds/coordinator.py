@@ -60,6 +60,7 @@ from spes_peer.rounds.transitions import (
     follow,
     opened_by,
     order_again,
+    proof_to_keep,
 )
 from spes_peer.rounds.verdicts import fault_in_verdict
 from spes_peer.rounds.waiting import waiting as waiting
@@ -147,7 +148,7 @@ def on_connected(state: Coordinator, peer: PeerId, now: float) -> Step:
 
 def on_gone(state: Coordinator, peer: PeerId, now: float) -> Step:
     """Its stream has ended. Nobody waits for it from now on; it may come back."""
-    return advance(replace(state, crowd=state.crowd.without({peer})), now)
+    return advance(replace(state, crowd=state.crowd.forgetting(peer, state.head.record)), now)
 
 
 def on_message(state: Coordinator, signed: Signed, message: Any, now: float) -> Step:
@@ -249,7 +250,8 @@ def _take_request(
         return f"admission: {fault}"
     if fault := fault_in_place(state, signed.peer_id, request.proof, now):
         return f"admission: {fault}"
-    admitted = replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request))
+    proof = proof_to_keep(state, signed.peer_id, request.proof, now)
+    admitted = replace(state, crowd=admit(state.crowd, signed.peer_id, signed.incarnation, request, proof))
     until = state.past.marks.barred_until(signed.peer_id, state.head.round)
     why = f"admission: your experts did harm {MOST_MARKS} times of late; a place is yours again with record {until}"
     return Step(admitted, (Outgoing(signed.peer_id, Refusal(why)),)) if until else admitted

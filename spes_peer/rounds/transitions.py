@@ -51,7 +51,7 @@ from spes_peer.rounds.verdicts import (
     who_tests,
 )
 from spes_peer.run.certificates import is_carried_by, is_certified_by, is_more_than_half, may_sign
-from spes_peer.run.invitations import InvitationProof, fault_in_newcomer
+from spes_peer.run.invitations import InvitationProof, fault_in_newcomer, fault_in_proof
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord, Update
 from spes_peer.run.rules import open_amendment, rules_of
 from spes_peer.run.signed import Signed
@@ -460,6 +460,16 @@ def fault_in_place(state: Coordinator, peer: PeerId, proof: InvitationProof | No
     if peer in state.past.leases.by_peer and peer not in rules.banned:
         return None
     return fault_in_newcomer(peer, proof, rules, state.fixed.manifest, state.head.record.run_id, now)
+
+
+def proof_to_keep(
+    state: Coordinator, peer: PeerId, proof: InvitationProof | None, now: float
+) -> InvitationProof | None:
+    """`proof`, where members will want to see it and it is good: another may be megabytes of nothing."""
+    is_wanted = state.fixed.manifest.admission.mode == "invitation" and peer not in state.past.leases.by_peer
+    if not is_wanted or proof is None or proof.peer_id != peer:
+        return None
+    return None if fault_in_proof(proof, state.next_rules, state.head.record.run_id, now) else proof
 
 
 def _proofs(state: Coordinator, seats: Iterable[Seat]) -> tuple[InvitationProof, ...]:
