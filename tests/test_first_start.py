@@ -70,13 +70,13 @@ def test_no_more_of_a_machines_name_is_told_than_its_first_part(host: str, monke
 async def test_what_an_organizer_writes_moves_no_cursor(
     node: Node, manifest: Manifest, organizer: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = manifest.data.sources[0].model_copy(update={"name": "\x1b[2Jtexts\n", "licence": "\x1b]0;x"})
-    data = manifest.data.model_copy(update={"sources": (source,), "licence": "CC0\r" + 400 * "x"})
+    source = manifest.data.sources[0].model_copy(update={"licence": "\x1b]0;x\n"})
+    data = manifest.data.model_copy(update={"sources": (source,), "licence": "CC0\x1b[2Jfree\r" + 400 * "x"})
     node.describe_run(sign_manifest(manifest.model_copy(update={"data": data}), organizer))
     said = described(await looked(node, monkeypatch), ANN.peer_id)
     assert "\x1b" not in said
     assert "\r" not in said
-    assert "[2Jtexts" in said
+    assert "[2Jfree" in said
     assert 300 * "x" not in said
 
 
