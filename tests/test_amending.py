@@ -8,6 +8,7 @@ import pytest
 from run_nodes import RunNodes
 from test_following_follower import PATIENCE_SECONDS, UNHURRIED, Open, Run, opened, soon
 
+from spes_peer import cli
 from spes_peer.amending.command import Asked, amend
 from spes_peer.amending.organizer import Organizer
 from spes_peer.errors import BadConfiguration, NotAdmitted, SpesError
@@ -76,6 +77,35 @@ async def test_two_changes_one_after_the_other_are_both_in_the_chain_also_if_nob
         assert await told(here, Asked(Change(is_paused=True), (address,))) == [
             "nothing changes: the run goes by these rules already"
         ]
+
+
+async def test_an_end_in_the_past_is_refused_and_a_planned_one_can_be_taken_back(
+    opened: Open, tmp_path: Path, organizer: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Asked] = []
+
+    async def noted(_organizer: Organizer, asked: Asked, **_told: object) -> None:
+        sent.append(dataclasses.replace(asked, named=(address,), waits=False))
+
+    async with opened(3, timing=UNHURRIED) as run:
+        run.start()
+        await soon(lambda: run.bootstrap.node.head_round >= 2)
+        here, node = organizer_of(run, tmp_path / "o", organizer), run.members[0].node
+        address = shown_by(run.nodes, node)
+        monkeypatch.setattr("spes_peer.amending.command.amend", noted)
+        monkeypatch.setattr(Organizer, "of", lambda *_named: here)
+        parser = cli._parser()
+        for words in (["--after", "1"], ["--after", "4000"], ["--never"], []):
+            options = parser.parse_args(["run", "finish", str(here.folder), *words])
+            await asyncio.to_thread(options.run, options)
+        past, later, never, now = sent
+        with pytest.raises(BadConfiguration, match=r"round 1 is over, round \d+ is open"):
+            await told(here, past)
+        await told(here, dataclasses.replace(later, waits=True))
+        assert node.rules.finish_after_round == 4000
+        assert "does not end early any more" in "\n".join(await told(here, dataclasses.replace(never, waits=True)))
+        assert not node.chain.head.record.is_final  # type: ignore[union-attr]
+        assert (now.finishes, never.finishes, later.finishes) == (True, False, False)
 
 
 async def test_a_key_that_is_no_organizers_and_rules_that_cannot_be_are_refused_before_anything_is_sent(

@@ -103,12 +103,21 @@ class _Attempt:
             )
 
     def _changed(self, rules: Rules, record: Record) -> Rules:
+        self._refuse_end_in_the_past(record)
         after = self.asked.change.of(rules, self.network.now())
         if self.asked.finishes:
             after = Change(finish_after_round=max(1, record.round)).of(after, self.network.now())
         for fault in faults_in_rules(after, self.organizer.manifest.timing):
             raise BadConfiguration(f"that cannot be: {fault}")
         return after
+
+    def _refuse_end_in_the_past(self, record: Record) -> None:
+        """The rules would take it as the round that is open, and there is no way back."""
+        last = self.asked.change.finish_after_round
+        if last and last < record.round:
+            raise BadConfiguration(
+                f"round {last} is over, round {record.round} is open; to end the run with that leave --after away"
+            )
 
     async def _pending(self, record: Record) -> Signed | None:
         """The newest amendment that nodes pass on and that is good: what it changes must not get lost."""

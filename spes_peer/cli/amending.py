@@ -48,12 +48,20 @@ def _add_finish(actions: Any) -> Any:
     parser = actions.add_parser(
         "finish",
         help="end the run with the round that is open, for good: its last state is kept, volunteers are thanked",
-        epilog="A run that has ended cannot go on; a new one can begin with its state: spes-peer run sign --from.",
+        epilog="A run that has ended cannot go on; a new one can begin with its state: spes-peer run sign --from."
+        " An end that was set for later can be moved or taken back until then.",
     )
     _add_common(parser)
-    parser.add_argument("--after", type=positive, metavar="ROUND", help="end with this round (the one that is open)")
-    parser.set_defaults(run=_amends(lambda options: Change(finish_after_round=options.after), finishes=True))
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--after", type=positive, metavar="ROUND", help="end with this round (the one that is open)")
+    end.add_argument("--never", action="store_true", help="take back an end that was set for later with --after")
+    parser.set_defaults(run=_finish)
     return parser
+
+
+def _finish(options: argparse.Namespace) -> None:
+    after = 0 if options.never else options.after
+    _send(options, Change(finish_after_round=after), finishes=after is None)
 
 
 def _add_amend(actions: Any) -> Any:
@@ -119,9 +127,9 @@ def _add_common(parser: Any) -> None:
     )
 
 
-def _amends(change_of: Any, finishes: bool = False) -> Any:
+def _amends(change_of: Any) -> Any:
     def run(options: argparse.Namespace) -> None:
-        _send(options, change_of(options), finishes and not getattr(options, "after", None))
+        _send(options, change_of(options))
 
     return run
 
