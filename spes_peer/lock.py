@@ -45,6 +45,15 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """As `locked`, for a command that works on an organizer's folder and then ends."""
+    if pid := holder_of(folder):
+        raise BadConfiguration(f"another program is at work on {folder} (pid {pid}); wait for it, or end it")
+    with locked(folder):
+        yield
+
+
 def _lock(file: IO[str]) -> bool:
     for _ in range(_TRIES):
         try:

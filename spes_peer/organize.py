@@ -31,7 +31,7 @@ from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFai
 from spes_peer.files import UNFINISHED, making_folder, write_whole
 from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE
 from spes_peer.identity import Identity, PeerId
-from spes_peer.lock import holder_of, locked
+from spes_peer.lock import held
 from spes_peer.run.certificates import Checks, sign_genesis
 from spes_peer.run.chain import Chain
 from spes_peer.run.checking import Checked, check_text, trains_bytes
@@ -176,7 +176,7 @@ def sign_run(
             f" spes-peer run sign FOLDER --from {folder}"
         )
     organizer = _key(folder, key)
-    with contextlib.nullcontext() if is_held else _held(folder):
+    with contextlib.nullcontext() if is_held else held(folder):
         refuse_unless_sound(check_text(text, data_in(folder)), folder)
         run_file = parse_run_file(text)
         data = data_in(folder) or _embedded(folder, run_file)
@@ -218,15 +218,6 @@ def _key(folder: Path, path: Path | None) -> Identity:
     if (organizer := Identity.load(path)) is None:
         raise BadConfiguration(f"the organizer's key is not in {path}; name the file that holds it with --key")
     return organizer
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Nobody else signs it, and no node runs on it."""
-    if pid := holder_of(folder):
-        raise BadConfiguration(f"another program is at work on {folder} (pid {pid}); wait for it, or end it")
-    with locked(folder):
-        yield
 
 
 def _embedded(folder: Path, run_file: RunFile) -> Data:

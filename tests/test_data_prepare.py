@@ -1,10 +1,12 @@
 """Text to shards: what is made, that nothing but the texts decides it, and that it goes on after a kill."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +25,16 @@ from spes_peer.data.index import ShardIndex
 from spes_peer.data.preparing.encoders import JsonEncoder, Special, described, end_among
 from spes_peer.data.preparing.held_out import Document, Elsewhere, HeldOut, LowestKeys, elsewhere_of
 from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
-from spes_peer.data.preparing.order import Order, check_model
+from spes_peer.data.preparing.order import Order, check_model, stored_tokenizer
 from spes_peer.data.preparing.prepare import Prepared, prepare
-from spes_peer.data.preparing.progress import Shown, count_words
+from spes_peer.data.preparing.progress import Shown, Silent, count_words
 from spes_peer.data.preparing.show import read_data
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
 from spes_peer.data.preparing.workers import Setup, encode
 from spes_peer.data.reading.inputs import find
 from spes_peer.data.reading.records import PART_BYTES, Record
 from spes_peer.errors import BadConfiguration
+from spes_peer.lock import holder_of, locked
 from spes_peer.run.data import Data, Tokenizer
 from spes_peer.run.manifest import parse_run_file
 from spes_peer.run.presets import PRESETS
@@ -230,6 +233,42 @@ def test_an_unfinished_preparation_of_something_else_is_not_gone_on_with(tmp_pat
     prepare(tmp_path, order_of(source(path), seed=5), starts_over=True)
     with pytest.raises(BadConfiguration, match="has data already"):
         prepare(tmp_path, order_of(source(path), seed=5))
+
+
+def test_data_is_neither_replaced_while_the_run_is_signed_nor_signed_while_it_is_made(tmp_path: Path) -> None:
+    order = order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))))
+    data = prepare(tmp_path, order).data
+    with (
+        locked(tmp_path),  # as `run sign` does
+        pytest.raises(BadConfiguration, match="another program is at work on"),
+    ):
+        prepare(tmp_path, replace(order, seed=2), starts_over=True)
+    seen: list[str] = []
+
+    class Looks(Silent):
+        def went_on(self, what: str, num_bytes: int, num_tokens: int) -> None:
+            seen.append(holder_of(tmp_path))
+
+    assert read_data(tmp_path) == data
+    prepare(tmp_path, order, starts_over=True, shows=Looks())
+    assert seen
+    assert set(seen) == {str(os.getpid())}
+
+
+def test_a_run_that_was_signed_just_before_its_data_would_change_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))))
+    data = prepare(tmp_path, order).data
+
+    def tokenizer_and_meanwhile(order: Order, blobs: BlobStore) -> Tokenizer:
+        (tmp_path / "manifest.spes").write_bytes(b"signed")
+        return stored_tokenizer(order, blobs)
+
+    monkeypatch.setattr("spes_peer.data.preparing.prepare.stored_tokenizer", tokenizer_and_meanwhile)
+    with pytest.raises(BadConfiguration, match="is signed, and its data is part of that"):
+        prepare(tmp_path, replace(order, seed=2), starts_over=True)
+    assert read_data(tmp_path) == data
 
 
 # ---- held out ----

@@ -34,6 +34,7 @@ from spes_peer.data.preparing.workers import Batch, Encoded, Setup, encoded
 from spes_peer.data.reading.inputs import InputFile
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
+from spes_peer.lock import held
 from spes_peer.run.data import Data, Tokenizer
 from spes_peer.run.manifest import Model
 
@@ -68,11 +69,14 @@ def prepare(
     """Make `folder`/blobs and `folder`/data.json, or go on with it where that was stopped. `model` is checked, if there
     is one: the tokenizer's ids must fit its rows, and its sequences the shards."""
     started_at = time.monotonic()
+    _refuse_signed(folder)
     blobs = BlobStore(folder / "blobs")
     tokenizer = stored_tokenizer(order, blobs)
     check_model(tokenizer, model)
     before = _earlier(folder, starts_over)
-    with work_folder(folder, starts_over) as work:
+    # held to the end: what is being signed may not be replaced, nor what is being replaced signed
+    with work_folder(folder, starts_over) as work, held(folder):
+        _refuse_signed(folder)  # just now, perhaps
         journal = Journal(work, identity_of(order, tokenizer))
         if journal.has_begun:
             logger.info("going on with what was begun")
@@ -170,10 +174,13 @@ class _Preparation:
         return encoded(batches(files, recipe, work.position, self._order.is_strict), setup, self._num_workers)
 
 
-def _earlier(folder: Path, starts_over: bool) -> Data | None:
-    """What was prepared here before, if it may be replaced."""
+def _refuse_signed(folder: Path) -> None:
     if (folder / "manifest.spes").exists():
         raise BadConfiguration(f"the run in {folder} is signed, and its data is part of that; make a new run")
+
+
+def _earlier(folder: Path, starts_over: bool) -> Data | None:
+    """What was prepared here before, if it may be replaced."""
     if not (folder / DATA_FILE).exists():
         return None
     if not starts_over and not (folder / "data.work" / "journal.json").exists():
