@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from spes_peer.errors import BadConfiguration
 
-PAPER_MODELS = ("SPES-2B", "SPES-7B", "SPES-9B")
 PAPER = "arXiv 2602.11543"
 
 

@@ -1,11 +1,11 @@
-"""Scores as a person reads them: the paper's table, ours and others side by side. Pure."""
+"""Scores as a person reads them: the paper's tasks, ours and others side by side. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from spes_peer.errors import BadConfiguration
-from spes_peer.evaluating.suite import PAPER, PAPER_MODELS, SUITE
+from spes_peer.evaluating.suite import PAPER, SUITE
 
 _NONE = "–"
 
@@ -43,7 +43,7 @@ def score_from(values: Any) -> Score:
 def table(columns: Sequence[Column], not_run: Mapping[str, str]) -> str:
     """`columns` are models and their scores by the tasks' names, ours first; `not_run` says why by task."""
     ours = columns[0][1]
-    head = ["task", "split", "shots", *(f"{name} acc" for name, _ in columns), "norm", *PAPER_MODELS]
+    head = ["task", "split", "shots", *(f"{name} acc" for name, _ in columns), "norm"]
     rows = [head]
     for entry in SUITE:
         if entry.name not in ours:
@@ -51,8 +51,7 @@ def table(columns: Sequence[Column], not_run: Mapping[str, str]) -> str:
         mine = ours[entry.name]
         cells = [entry.title, mine.split, f"{mine.shots}{'*' if mine.examples else ''}"]
         cells += [_percent(scores.get(entry.name)) for _, scores in columns]
-        cells.append(_NONE if mine.normalized is None else f"{100 * mine.normalized:.1f}")
-        rows.append([*cells, *(_NONE for _ in PAPER_MODELS)])
+        rows.append([*cells, _NONE if mine.normalized is None else f"{100 * mine.normalized:.1f}"])
     if len(rows) > 2:
         rows.append(_average(columns))
     return "\n".join([*_aligned(rows), "", *_notes(ours, not_run)])
@@ -69,7 +68,7 @@ def _average(columns: Sequence[Column]) -> list[str]:
         f"{100 * sum(scores[name].accuracy for name in common) / len(common):.1f}" if common else _NONE
         for _, scores in columns
     ]
-    return ["average", "", "", *means, "", *(_NONE for _ in PAPER_MODELS)]
+    return ["average", "", "", *means, ""]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -89,8 +88,8 @@ def _notes(ours: Mapping[str, Score], not_run: Mapping[str, str]) -> list[str]:
         f"* {entry.title}: {score.examples}" for entry in SUITE if (score := ours.get(entry.name)) and score.examples
     ]
     notes.append(
-        f"{', '.join(PAPER_MODELS)}: their figures are in {PAPER} and not in this program; to have them here, evaluate"
-        " those models with this command and give the results with --beside"
+        f"the paper's figures are in {PAPER} and not in this program; to compare, evaluate its models with this command"
+        " and give the results with --beside"
     )
     notes += [f"not run: {entry.title}: {not_run[entry.name]}" for entry in SUITE if entry.name in not_run]
     return notes
