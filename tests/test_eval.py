@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def test_scores_are_read_back_as_written_and_others_refused(tmp_path: Path) -> N
 def test_what_cannot_be_is_refused_before_anything_is_loaded(flags: list[str], said: str) -> None:
     with pytest.raises(BadConfiguration, match=said):
         run("model", *flags)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/REPRODUCE.md"])
+def test_what_the_documents_say_to_type_says_where_the_questions_are(document: str) -> None:
+    text = (Path(__file__).parent.parent / document).read_text()
+    typed = re.findall(r"^    spes-peer (eval [^#\n]*)", text, re.MULTILINE)
+    assert typed
+    parser = argparse.ArgumentParser()
+    add_eval_command(parser.add_subparsers())
+    for line in typed:
+        options = parser.parse_args(line.split())
+        assert options.online or options.data, line
 
 
 def test_without_the_harness_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
