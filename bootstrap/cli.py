@@ -124,7 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     add_relay_limits(parser, OF_BOOTSTRAP)
     add_max_disk(parser)
     parser.add_argument(
-        "--finish-after", type=count, default=0, metavar="N", help="end the run after round N; 0: never (0)"
+        "--finish-after",
+        type=count,
+        default=0,
+        metavar="N",
+        help="let the run end after round N unless it has an end already, by the organizer's key in the folder, like"
+        " run finish --after N; 0: leave it as it is (0)",
     )
     add_with_parent(parser)
     add_log_level(parser)

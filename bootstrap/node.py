@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.address import AddressFile, addresses
+from bootstrap.ending import end_after
 from bootstrap.figures import Parts, figures
 from bootstrap.keeper import Keeper
 from bootstrap.mirror import Mirror
@@ -54,7 +55,7 @@ class BootstrapSettings:
     port: int = 0
     announce: tuple[Endpoint, ...] = ()
     finish_after: int = 0
-    """Close the run after this round; 0 goes on to its end."""
+    """Amend the run's rules so that it ends with this round, with the organizer's key in the folder; 0 does not."""
     relay: RelayLimits = OF_BOOTSTRAP
     """What it relays for peers that nobody can dial."""
     max_upload: int = 0
@@ -89,6 +90,8 @@ async def run_bootstrap(settings: BootstrapSettings) -> int:
         opened = await _unless(stopped, open_folder(folder, settings.join))
         node = _make_node(opened, settings, host, ports)
         refuse_if_too_small(node, settings.max_disk)
+        if settings.finish_after:
+            end_after(node, settings.finish_after)
         async with node.running(opened.entries):
             await _unless(stopped, first_record(node, logger.info))
             await _serve(node, opened.known, settings, stopped)
@@ -148,7 +151,7 @@ async def _serve(node: Node, known: KnownNodes, settings: BootstrapSettings, sto
     try:
         async with contextlib.AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            follower = Follower(node, _spawning(tasks), settings.finish_after or None)
+            follower = Follower(node, _spawning(tasks))
             follower.on_message = lambda _sender, message: _take(keeper, message)
             node.on_chain.append(lambda switch: keeper.rewind(switch.first_round) if switch is not None else None)
             if settings.metrics is not None:
@@ -157,7 +160,7 @@ async def _serve(node: Node, known: KnownNodes, settings: BootstrapSettings, sto
             address.tell()
             if settings.web is not None:
                 host, port = settings.web[0] or node.settings.host, settings.web[1]
-                page = web_served(follower, host, port, lambda: addresses(node, known), settings.finish_after)
+                page = web_served(follower, host, port, lambda: addresses(node, known))
                 await stack.enter_async_context(page)
             for loop in (follower.run(), keeper.run(), _beat(follower), node.upkeep(), collector.run(), mirror.run()):
                 tasks.create_task(loop)

@@ -71,7 +71,7 @@ Send = Callable[[Signed], None]
 class Coordinating:
     """Coordinates, whenever it is this node's turn, for as long as `run` runs. `node` has record 0."""
 
-    def __init__(self, node: Node, finish_after: int | None = None) -> None:
+    def __init__(self, node: Node) -> None:
         assert node.chain.head is not None
         self.on_behind: Callable[[PeerId], None] = lambda _peer: None
         """Called when a member turns out to have newer records than this node."""
@@ -84,7 +84,7 @@ class Coordinating:
         self._recertifying: Recertifying | None = None
         self._proposed = self._last_proposal()
         self._state = start(
-            Fixed(node.layout, finish_after),
+            Fixed(node.layout),
             node.chain.head,
             node.peer_id,
             node.now(),

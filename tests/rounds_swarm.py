@@ -237,7 +237,7 @@ class Member:
 class Swarm:
     """Everything between the members and the coordinator: an inbox, streams that break, a clock."""
 
-    def __init__(self, manifest: Manifest, subsets: list[tuple[int, ...]], finish_after: int | None = None) -> None:
+    def __init__(self, manifest: Manifest, subsets: list[tuple[int, ...]]) -> None:
         self.layout = Layout(manifest)
         self.now = 1_000_000.0
         self.zero = self.head = genesis(self.layout).seal()
@@ -248,7 +248,7 @@ class Swarm:
         self.moments = [self.now]
         self.inbox: deque[tuple[Any, Any]] = deque()
         self.signer = Signer(BOOTSTRAP_IDENTITY, RUN_ID, 1)
-        self.state = coordinator.start(Fixed(self.layout, finish_after), self.head, BOOTSTRAP, self.now)
+        self.state = coordinator.start(Fixed(self.layout), self.head, BOOTSTRAP, self.now)
         self.members: dict[PeerId, Member] = {}
         for number, wanted in enumerate(subsets, start=10):
             self.join(number, wanted)

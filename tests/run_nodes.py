@@ -148,7 +148,7 @@ class RunNodes:
         first, now = self.identities[0].peer_id, time.time()
         speeds = [0.0] * len(seats)
         findings = untrained_findings(head.record)
-        record = next_record(head, (), findings, seats, speeds, layout, None, first, now)
+        record = next_record(head, (), findings, seats, speeds, layout, first, now)
         return dataclasses.replace(record, deadline_at=now + deadline_in_seconds, **changes)
 
     def signed(

@@ -10,6 +10,7 @@ from run_nodes import RunNodes, run_nodes
 
 from bootstrap.address import ADDRESS_FILE, AddressFile, addresses
 from bootstrap.cli import DEFAULT_PORT, listening, main
+from bootstrap.ending import end_after
 from bootstrap.mirror import Mirror, is_first
 from bootstrap.opening import check_openable, open_folder
 from bootstrap.room import refuse_if_too_small
@@ -19,7 +20,7 @@ from spes_peer.collector import least_bytes
 from spes_peer.data.index import index_of
 from spes_peer.errors import BadConfiguration, PeerError
 from spes_peer.exchange.known_nodes import KnownNodes
-from spes_peer.folder import StateFolder
+from spes_peer.folder import ORGANIZER_KEY_FILE, StateFolder
 from spes_peer.identity import Identity
 from spes_peer.node import Node
 from spes_peer.rounds.assignment import candidates_after
@@ -27,6 +28,7 @@ from spes_peer.rounds.election import owner_of
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import Role
 from spes_peer.run.records import RosterEntry, first_record
+from spes_peer.run.rules import Change, rules_in, sign_amendment
 
 SHARD_BYTES = 2_000
 KEPT_BYTES = SHARD_BYTES + 4 * 32  # held-out data and index
@@ -238,3 +240,36 @@ def test_the_peer_id_of_a_folder_is_printed_before_there_is_a_run(
         assert not ended.value.code
     said = capsys.readouterr().out.split()
     assert said == [Identity.load_or_create(tmp_path / "second" / "identity.key").peer_id] * 2
+
+
+async def test_an_end_given_at_the_start_is_an_amendment_and_needs_the_organizers_key(
+    run: RunNodes, organizer: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = run.nodes[0]
+    with pytest.raises(BadConfiguration, match=r"organizer\.key is not there.*run finish FOLDER --after 3"):
+        end_after(node, 3)
+    Identity.generate().save(node.folder.path / ORGANIZER_KEY_FILE)
+    with pytest.raises(BadConfiguration, match="is no organizer of this run"):
+        end_after(node, 3)
+    (node.folder.path / ORGANIZER_KEY_FILE).unlink()
+    organizer.save(node.folder.path / ORGANIZER_KEY_FILE)
+    end_after(node, 3)
+    waiting = node.amendments.waiting
+    assert waiting is not None
+    assert rules_in(waiting) == dataclasses.replace(node.rules, finish_after_round=3)
+    end_after(node, 3)
+    assert not caplog.records[1:]  # the first is that it was taken
+    end_after(node, 4)
+    assert node.amendments.waiting == waiting
+    assert "the run has an end already" in caplog.text
+
+
+async def test_an_end_given_at_the_start_keeps_what_waits_to_be_changed(run: RunNodes, organizer: Identity) -> None:
+    node = run.nodes[0]
+    organizer.save(node.folder.path / ORGANIZER_KEY_FILE)
+    paused = Change(is_paused=True).of(node.rules, 1.0)
+    node.amendments.take(sign_amendment(paused, None, organizer, node.run_id, 1.0))
+    end_after(node, 3)
+    waiting = node.amendments.waiting
+    assert waiting is not None
+    assert rules_in(waiting) == dataclasses.replace(paused, finish_after_round=3)

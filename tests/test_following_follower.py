@@ -59,7 +59,7 @@ CALM = {
 class Participant:
     """A follower on a node; one that stands on the roster contributes what it has invented, when told to."""
 
-    def __init__(self, node: Node, finish_after: int | None = None) -> None:
+    def __init__(self, node: Node) -> None:
         self.node = node
         self.contributes = True
         self.switches: list[Switch | None] = []
@@ -70,7 +70,7 @@ class Participant:
         self._reports: dict[Any, str] = {}
         self._opened = b""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.follower = Follower(node, self._spawn, finish_after)
+        self.follower = Follower(node, self._spawn)
         self.follower.on_message = self._on_message
         self.follower.on_lost = self.lost.append
         self.follower.still_to_say = self._still_to_say

@@ -175,6 +175,10 @@ def test_going_on_after_the_last_step_is_refused(manifest: Manifest) -> None:
     assert "the record goes on" in (objection(swarm, replaced(proposal(swarm), is_final=False)) or "signed")
 
 
+def test_a_coordinator_cannot_end_the_run_by_itself(swarm: Swarm) -> None:
+    assert "and no organizer has" in (objection(swarm, replaced(proposal(swarm), is_final=True)) or "signed")
+
+
 def test_a_record_decoded_from_the_wire_is_judged_like_the_one_that_was_made(swarm: Swarm) -> None:
     record = proposal(swarm)
     assert SealedRecord.from_bytes(record.seal().content).record == record

@@ -118,12 +118,6 @@ def test_the_last_rounds_have_half_the_batch_and_steps_of_their_own(manifest: Ma
     assert not any(member.refusals or member.objections for member in swarm.members.values())
 
 
-def test_finish_after_ends_the_run_with_that_round(manifest: Manifest) -> None:
-    swarm = Swarm(manifest, FOUR, finish_after=2)
-    swarm.until(lambda: swarm.phase == "finished")
-    assert swarm.round == 3
-
-
 def test_the_bootstrap_node_stays_first_candidate(swarm: Swarm) -> None:
     swarm.until(lambda: swarm.round == 3)
     for record in swarm.records[1:]:

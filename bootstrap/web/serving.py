@@ -25,13 +25,12 @@ _NAMES_SECONDS = 10.0  # so often names are looked at, whether or not somebody l
 
 @contextlib.asynccontextmanager
 async def served(
-    follower: Follower, host: str, port: int, addresses: Callable[[], Sequence[str]], finish_after: int = 0
+    follower: Follower, host: str, port: int, addresses: Callable[[], Sequence[str]]
 ) -> AsyncIterator[Source]:
     """Serve the page of the node that follows meanwhile, and say where; it hears what coordinators say. `addresses` are
-    those at which volunteers can join, `finish_after` is the last round if not 0. `BadConfiguration` if the place is
-    taken."""
+    those at which volunteers can join. `BadConfiguration` if the place is taken."""
     node, hears = follower.node, follower.on_message
-    source = Source(node, addresses, finish_after)
+    source = Source(node, addresses)
 
     def hear(sender: PeerId, message: Any) -> None:
         source.on_message(message)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from bootstrap.web.history import History
 from bootstrap.web.names import NameBook
@@ -22,11 +21,10 @@ NAMES_FILE = "web-names.json"
 class Source:
     """Of one node; give `on_message` what a coordinator says."""
 
-    def __init__(self, node: Node, addresses: Callable[[], Sequence[str]], finish_after: int = 0) -> None:
+    def __init__(self, node: Node, addresses: Callable[[], Sequence[str]]) -> None:
         """`addresses` are those at which volunteers can join."""
         self.node = node
         self._addresses = addresses
-        self._finish_after = finish_after
         self._names = NameBook(node.folder.path / NAMES_FILE)
         self._history = History()
         self._first: Record | None = None
@@ -66,8 +64,6 @@ class Source:
         if chain.head is None:
             raise BlobMissing("record 0 is not here yet")
         snapshot = self.checkpoint()
-        rules = rules_of(chain.head.record, Rules.of(node.manifest))
-        ends = [round for round in (self._finish_after, rules.finish_after_round) if round]
         return Facts(
             manifest=node.manifest,
             run_id=node.run_id,
@@ -84,7 +80,7 @@ class Source:
             join_addresses=tuple(self._addresses()),
             checkpoint_round=snapshot.round,
             checkpoint_bytes=sum(block.size_bytes for block in snapshot.blocks),
-            rules=replace(rules, finish_after_round=min(ends, default=0)),
+            rules=rules_of(chain.head.record, Rules.of(node.manifest)),
         )
 
     def checkpoint(self) -> Snapshot:

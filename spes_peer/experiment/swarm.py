@@ -118,7 +118,7 @@ class Swarm:
     def apply(self, updates: tuple[Update, ...], findings: Findings) -> None:
         """Close the round with `updates` and open the next."""
         speeds = [0.0] * len(self.seats)
-        self.head = next_record(self.head, updates, findings, self.seats, speeds, self.layout, None, None, _NOW).seal()
+        self.head = next_record(self.head, updates, findings, self.seats, speeds, self.layout, None, _NOW).seal()
         self.past = self.past.after(self.head.record)
         roots = {trainer.apply_record(self.head.record, False).state_root for trainer in self.trainers.values()}
         if len(roots) > 1:

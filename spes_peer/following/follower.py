@@ -53,7 +53,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 class Follower:
     """Follows for as long as `run` runs. `node` has record 0."""
 
-    def __init__(self, node: Node, spawn: Spawn, finish_after: int | None = None) -> None:
+    def __init__(self, node: Node, spawn: Spawn) -> None:
         """`spawn` runs something beside, and takes the errors of peers in it."""
         self.node = node
         self.on_message: Callable[[PeerId, Any], None] = lambda _sender, _message: None
@@ -64,7 +64,7 @@ class Follower:
         """What a coordinator must know that meets this node."""
         self.own_facts: Callable[[], Own] = lambda: Own(node.peer_id, incarnation=node.signer.incarnation)
         """By which a proposal is judged."""
-        self.coordinating = Coordinating(node, finish_after)
+        self.coordinating = Coordinating(node)
         self.allegiance = Allegiance(self.head.round, 0, node.now())
         self._timing = node.manifest.timing
         self._voter = Voter(node.folder.ballots, node.layout)

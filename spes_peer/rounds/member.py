@@ -17,7 +17,7 @@ from spes_peer.rounds.assignment import assign_data, assign_reducers, candidates
 from spes_peer.rounds.ballot import Ballot as Ballot
 from spes_peer.rounds.contributions import weights
 from spes_peer.rounds.messages import Contribution, ReduceInput, Verdict
-from spes_peer.rounds.proposal import merge_alpha, step_after, untrained_findings
+from spes_peer.rounds.proposal import is_last, merge_alpha, step_after, untrained_findings
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.norms import Norms, norms_by_peer
@@ -122,6 +122,8 @@ def _counters(case: _Case) -> str | None:
         return f"the run has {manifest.training.total_steps} steps, and the record goes on"
     if case.rules.finishes(case.previous.round) and not record.is_final:
         return f"an organizer has ended the run with round {case.rules.finish_after_round}, and the record goes on"
+    if record.is_final and not is_last(case.previous, step, case.rules, manifest):
+        return f"the record ends the run at step {step} of {manifest.training.total_steps}, and no organizer has"
     if record.merge_alpha != (alpha := merge_alpha(case.previous, manifest)):
         return f"merge α is {record.merge_alpha} and should be {alpha}"
     if abs(record.deadline_at - record.opened_at - case.rules.round_seconds) > _SECONDS_OFF:

@@ -39,8 +39,6 @@ class Fixed:
     """What does not change during a run."""
 
     layout: Layout
-    finish_after: int | None = None
-    """End the run with the record that closes this round, whatever the manifest says (for demos)."""
 
     @property
     def manifest(self) -> Manifest:

@@ -24,6 +24,11 @@ def step_after(record: Record, manifest: Manifest) -> int:
     return record.step + (manifest.training.steps_per_round_at(record.step) if record.trains else 0)
 
 
+def is_last(record: Record, step: int, rules: Rules, manifest: Manifest) -> bool:
+    """Whether the record behind `record`, at this step and with these rules, is the last of the run."""
+    return step >= manifest.training.total_steps or rules.finishes(record.round)
+
+
 def merge_alpha(record: Record, manifest: Manifest) -> float:
     """Strength of the expert merge that ends the round of `record`: α0 (1 − t / T_w) at steps t that are due.
 
@@ -48,7 +53,6 @@ def next_record(
     seats: Sequence[Seat],
     speeds: Sequence[float],
     layout: Layout,
-    finish_after: int | None,
     first: PeerId | None,
     now: float,
     harmful: Collection[PeerId] = (),
@@ -56,16 +60,15 @@ def next_record(
 ) -> Record:
     """Close the round that `head` opened with `updates` (in block order) and open the next for `seats`.
 
-    `speeds` are tokens per second, one a seat, 0 when unknown. `finish_after` ends the run early, with that round.
-    `first` shall coordinate the next round. `harmful` are those whose experts nearly all testers object to.
-    `amendment` changes the rules with this record; without one it carries on what `head` has.
+    `speeds` are tokens per second, one a seat, 0 when unknown. `first` shall coordinate the next round. `harmful` are
+    those whose experts nearly all testers object to. `amendment` changes the rules with this record; without one it
+    carries on what `head` has.
     """
     manifest, record = layout.manifest, head.record
     training, step = manifest.training, step_after(record, manifest)
     amendment = amendment or record.amendment
     rules = Rules.of(manifest) if amendment is None else rules_in(amendment)
-    is_cut_short = finish_after is not None and record.round >= finish_after
-    is_final = step >= training.total_steps or is_cut_short or rules.finishes(record.round)
+    is_final = is_last(record, step, rules, manifest)
     is_idle = is_final or rules.rests(len(seats))
     speed_of = dict(zip((seat.peer_id for seat in seats), speeds, strict=True))
     batch = training.batch_sequences_at(step)

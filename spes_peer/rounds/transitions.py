@@ -421,7 +421,6 @@ def _propose(
         chosen,
         speeds,
         state.fixed.layout,
-        state.fixed.finish_after,
         first_candidate(state, chosen),
         now,
         harmful,

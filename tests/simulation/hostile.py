@@ -47,7 +47,7 @@ def another(proposed: SealedRecord, head: SealedRecord, layout: Layout) -> Seale
     findings = Findings(record.state_root, record.held_out_loss, record.train_loss)
     updates, speeds = record.updates[:-1], [0.0 for _ in seats]
     first, opened_at = record.candidates[0], record.opened_at
-    return next_record(head, updates, findings, seats, speeds, layout, None, first, opened_at).seal()
+    return next_record(head, updates, findings, seats, speeds, layout, first, opened_at).seal()
 
 
 class TwoFaced(SimulatedNode):
