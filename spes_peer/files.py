@@ -81,7 +81,7 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
 
     `DiskTrouble` where the disk does not take it: `path` is then as it was."""
     with our_disk(path.parent):
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent)
+        descriptor, temporary = _begun(path)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(file.fileno(), mode)
@@ -95,6 +95,14 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
                 os.unlink(temporary)
             raise
     saved_well(path.parent, time.monotonic() - written_at)
+
+
+def _begun(path: Path) -> tuple[int, str]:
+    try:
+        return tempfile.mkstemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent)
+    except OSError as error:
+        error.filename = str(path)  # which a person knows
+        raise
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644, lasts: bool = True) -> None:

@@ -1,5 +1,7 @@
 """A person's mistakes: one line on stderr that says what happened and what to do; nothing half-started is left."""
 
+import argparse
+import logging
 import os
 import signal
 import socket
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from spes_peer.cli import run_command
+from spes_peer.files import write_whole
 from spes_peer.identity import Identity
 from spes_peer.organize import create_run, run_file_text
 from spes_peer.run.manifest import SignedManifest
@@ -129,6 +133,34 @@ def test_a_run_folder_in_use_is_not_overwritten(run_folder: Path) -> None:
     before = (run_folder / "manifest.spes").read_bytes()
     refused(run("spes_peer", "run", "new", str(run_folder)), 2, "not empty")
     assert (run_folder / "manifest.spes").read_bytes() == before
+
+
+def test_an_invitation_that_cannot_be_written_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    text = run_file_text("demo", None) + '\n[admission]\nmode = "invitation"\n'
+    create_run(tmp_path / "run", text)
+    for out in (tmp_path / "missing" / "x", tmp_path):
+        done = run("spes_peer", "run", "invite", str(tmp_path / "run"), "--out", str(out))
+        refused(done, 2, str(out), "nothing was made")
+    assert not (tmp_path / "run" / "invitations.json").exists()
+
+
+def test_words_too_long_for_a_file_name_are_no_folder(tmp_path: Path) -> None:
+    refused(run("spes_peer", "export", "x" * 300, str(tmp_path / "out")), 2, "neither a folder nor an address")
+
+
+def test_what_the_system_refuses_is_one_line_and_where_it_happened_is_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def run_(_options: argparse.Namespace) -> None:
+        write_whole(tmp_path / "missing" / "x", b"")
+
+    parser = argparse.ArgumentParser(prog="spes-peer")
+    parser.set_defaults(run=run_, log_level="DEBUG")
+    with caplog.at_level(logging.DEBUG):
+        assert run_command(parser, []) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"spes-peer: cannot use {tmp_path / 'missing' / 'x'}: No such file or directory")
+    assert "Traceback" in caplog.text
 
 
 def test_an_unwritable_state_folder_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from spes_peer.generating.command import add_generate_command
 from spes_peer.logs import last_words, log_to_person
 from spes_peer.training.plan_command import add_plan_command
 
+logger = logging.getLogger(__name__)
+
 INTERRUPTED = 130
 
 EXIT_CODES = """\
@@ -90,6 +92,15 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
         return 1
+    except OSError as error:  # of a file or a socket that nothing closer to it could say more about
+        logger.debug("the system refuses something", exc_info=True)
+        print(last_words(parser.prog, _refused(error), line_format), file=sys.stderr)
+        return 1
+
+
+def _refused(error: OSError) -> str:
+    what = f"use {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else "go on"
+    return f"cannot {what}: {error.strerror or error or type(error).__name__} (--log-level DEBUG shows where)"
 
 
 def _parser() -> argparse.ArgumentParser:

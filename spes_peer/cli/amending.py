@@ -198,6 +198,8 @@ def _make_invitation(organizer: Any, options: argparse.Namespace) -> None:
         raise BadConfiguration(f"this run asks for no invitations: {how}")
     if not 0 < options.days <= 3650:
         raise BadConfiguration(f"--days {options.days:g}: between 0 and 3650")
+    if options.out is not None and not (options.out.absolute().parent.is_dir() and not options.out.is_dir()):
+        raise BadConfiguration(f"--out {options.out}: that is no file in a folder that is there; nothing was made")
     invitation = organizer.invite(options.days, options.peer or "")
     text = invitation.to_text()
     if options.out is not None:
