@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rounds_swarm import Swarm, changed, replaced
+from rounds_swarm import ORGANIZER, RUN_ID, Swarm, changed, replaced
 from training_swarm import PEERS
 from training_swarm import Swarm as Trainers
 
@@ -16,10 +16,11 @@ from spes_peer.rounds import coordinator
 from spes_peer.rounds.admission import Seat
 from spes_peer.rounds.election import Mandate
 from spes_peer.rounds.member import objections
-from spes_peer.rounds.messages import Proposal, Verdict, Vote
+from spes_peer.rounds.messages import Footing, Proposal, Verdict, Vote
 from spes_peer.rounds.ownership import without_barred
 from spes_peer.rounds.phases import Closing, Reducing
 from spes_peer.rounds.verdicts import NUM_TESTERS, digests_in, fault_in_verdicts, is_marked, is_objected, who_tests
+from spes_peer.run.invitations import invite
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.marks import Marks
 from spes_peer.run.records import Record, RosterEntry, SealedRecord
@@ -335,17 +336,25 @@ def test_a_coordinator_that_starts_again_proposes_with_the_same_verdicts(dispute
     assert again.phase.verdicts == verdicts
 
 
-def test_a_coordinator_that_is_elected_again_proposes_with_the_same_verdicts(disputed: Swarm) -> None:
-    """Or whoever objected to anything in it, in vain, would miss its objection and not sign."""
+def test_a_coordinator_that_is_elected_again_proposes_with_all_that_it_has_shown(disputed: Swarm) -> None:
+    """Or whoever objected to anything in it, in vain, would miss its objection and not sign; nor would who stood on
+    another state root, or looks for the proof of a newcomer."""
     _, verdicts = proposed(disputed)
+    peer = disputed[0].peer_id
+    footings = (disputed[0].signer.sign(Footing(1, "ab" * 32)),)
+    proofs = (invite(ORGANIZER, RUN_ID, 1.0).prove(peer),)
+    assert isinstance(disputed.state.phase, Closing)
+    phase = replaced(disputed.state.phase, footings=footings, proofs=proofs)
     term = len(disputed.head.record.candidates)
     vote = Vote(1, disputed.head.hash, term, b"", 0)
     votes = {peer: member.signer.sign(vote) for peer, member in list(disputed.members.items())[:3]}
-    state = replaced(disputed.state, mandate=Mandate(asked_term=term, votes=votes))
+    state = replaced(disputed.state, phase=phase, mandate=Mandate(asked_term=term, votes=votes))
     step = coordinator.on_time(state, disputed.now)
     assert isinstance(step.state.phase, Closing)
     assert step.state.phase.term == term
-    assert step.state.phase.verdicts == verdicts
+    assert not step.state.phase.signatures
+    (asked,) = {out.message for out in step.outgoing if isinstance(out.message, Proposal)}
+    assert (asked.verdicts, asked.footings, asked.proofs) == (verdicts, footings, proofs)
 
 
 # ---- what trainers find ----

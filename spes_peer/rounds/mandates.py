@@ -138,8 +138,11 @@ def _elected(state: Coordinator, now: float) -> Coordinator:
     # what has been said in an earlier term is said again: `Closing` begins anew, other phases go on
     if proposal is None:
         return state
-    told = closing.verdicts if closing and proposal is own else ()
-    return replace(state, phase=Closing(now, proposal, state.term, now, verdicts=told))
+    if closing is None or proposal is not own:
+        return replace(state, phase=Closing(now, proposal, state.term, now))
+    # what members have to see with this node's own, they have to see again
+    anew = replace(closing, since_at=now, term=state.term, asked_at=now, signatures={}, carried=frozenset())
+    return replace(state, phase=anew)
 
 
 def renewed(state: Coordinator) -> Coordinator:
