@@ -15,6 +15,7 @@ from spes_peer.errors import BadConfiguration, NotAdmitted, SpesError
 from spes_peer.exchange.introduction import Description
 from spes_peer.identity import Identity
 from spes_peer.node import Node
+from spes_peer.run.manifest import Manifest
 from spes_peer.run.rules import Change, amendment_in, sign_amendment
 
 __all__ = ["opened"]
@@ -158,6 +159,26 @@ async def test_a_node_that_shows_rules_of_its_own_gets_them_from_nobody_signed(
         assert said == ["amendment 1 waits for the next record"]
         taken = run.members[1].node.rules
         assert STRANGER.peer_id not in taken.organizers
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{}x", "7", '{"a": 1}', "[7]", '["x"]', "[null]", '[{"id": "x"}]', "[" * 100_000, "\x80"),
+        *(f'[{{"id": "x", "for": "", "expires_at": {at}}}]' for at in ("null", '"soon"', "NaN", "1e300", "-1")),
+        '[{"id": "\\u001b[2J", "for": "", "expires_at": 1}]',
+    ],
+)
+def test_a_list_of_invitations_that_is_none_is_named_whatever_it_is(
+    content: str, tmp_path: Path, manifest: Manifest, organizer: Identity
+) -> None:
+    here = Organizer(tmp_path, manifest, bytes(32), organizer)
+    here.invite(1.0)
+    assert len(here.invitations()) == 1
+    (tmp_path / "invitations.json").write_bytes(content.encode("latin-1"))
+    for use in (here.invitations, lambda: here.invitation_called("x"), lambda: here.invite(1.0)):
+        with pytest.raises(BadConfiguration, match=r"invitations\.json is damaged"):
+            use()
 
 
 async def test_a_lost_answer_is_no_silence(opened: Open, tmp_path: Path, organizer: Identity) -> None:

@@ -23,6 +23,7 @@ from spes_peer.wire import convert
 _ADDRESS_FILE = "address"  # of a bootstrap node that runs in the folder
 _INVITATIONS_FILE = "invitations.json"
 _DAY_SECONDS = 86_400.0
+_NO_MOMENT = 1e11  # three thousand years on: no calendar shows it
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Organizer:
         """Those that were made from this folder, oldest first."""
         path = self.folder / _INVITATIONS_FILE
         try:
-            return list(json.loads(path.read_bytes())) if path.exists() else []
-        except (OSError, ValueError):
+            return [_read(one) for one in json.loads(path.read_bytes())] if path.exists() else []
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             raise BadConfiguration(f"{path} is damaged; move it away, and revoke by the whole id instead") from None
 
     def invitation_called(self, text: str) -> PeerId:
@@ -98,6 +99,14 @@ class Organizer:
         if len(found) > 1:
             raise BadConfiguration(f"{len(found)} invitations end with {text!r}; give more of the id")
         return PeerId(found[0] if found else text)
+
+
+def _read(noted: dict[str, str | float]) -> dict[str, str | float]:
+    """One of the list, as it was noted; one of several errors if it was not."""
+    invitation, until, peer_id = str(noted["id"]), float(noted["expires_at"]), str(noted["for"])
+    if not (0 <= until < _NO_MOMENT and f"{invitation}{peer_id}".isprintable()):
+        raise ValueError
+    return {"id": invitation, "expires_at": until, "for": peer_id}
 
 
 def _noted(invitation: Invitation) -> dict[str, str | float]:
