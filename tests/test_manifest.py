@@ -10,6 +10,7 @@ from data_parts import made_up_source
 from spes_peer.errors import BadConfiguration, BadMessage, BadSignature, TooOld
 from spes_peer.identity import Identity
 from spes_peer.run.manifest import (
+    MOST_ORGANIZERS,
     PROTOCOL_VERSION,
     Manifest,
     SignedManifest,
@@ -21,6 +22,7 @@ from spes_peer.run.manifest import (
     validated,
 )
 from spes_peer.run.presets import PRESETS
+from spes_peer.run.rules import Rules, faults_in_rules
 
 
 def changed(manifest: Manifest, **sections: Any) -> bytes:
@@ -246,3 +248,13 @@ def test_a_sequence_needs_one_more_token_for_its_last_target(manifest: Manifest)
     length = manifest.model.sequence_length
     sources = [made_up_source(shard_tokens=3 * length + more, name=f"{more}") for more in (0, 1)]
     assert parse_manifest(changed(manifest, data={"sources": sources})).num_sequences == 2 + 3
+
+
+def test_a_manifest_may_name_as_many_organizers_as_an_amendment(manifest: Manifest) -> None:
+    keys = sorted(Identity.from_seed(bytes([n]) * 32).peer_id for n in range(MOST_ORGANIZERS + 1))
+    most = parse_manifest(changed(manifest, organizers=keys[1:]))
+    assert list(faults_in_rules(Rules.of(most), most.timing)) == []
+    with pytest.raises(BadConfiguration, match="organizers"):
+        parse_manifest(changed(manifest, organizers=keys))
+    with pytest.raises(BadConfiguration, match=r"run\.organizers"):  # with the one that signs they are too many
+        parse_manifest(changed(manifest, run={"organizers": keys[1:]}))

@@ -23,6 +23,7 @@ from spes_peer.run.section import Section
 from spes_peer.wire import convert
 
 PROTOCOL_VERSION = 6  # of manifest, records and messages together; a change that old clients misread raises it
+MOST_ORGANIZERS = 16
 MOST_LISTED = 1_024  # peers that may join, or keys: every record carries them once they have changed
 _SIGNED_AS = b"spes-peer manifest\0"
 
@@ -45,7 +46,7 @@ class Run(Section):
     """Of the first weights and of the order of the data."""
     min_peers: int = Field(default=1, ge=1)
     """Round 1 opens when so many are admitted."""
-    organizers: tuple[str, ...] = Field(default=(), max_length=MOST_LISTED)
+    organizers: tuple[str, ...] = Field(default=(), max_length=MOST_ORGANIZERS - 1)
     """Peer ids of further keys, beside the one that signs, that may sign amendments: other people's, or a spare one."""
 
     @field_validator("name")
@@ -322,7 +323,7 @@ class Manifest(RunFile):
     protocol: int = Field(default=PROTOCOL_VERSION, ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)
     """Of manifest, records and messages together."""
     data: Data
-    organizers: tuple[str, ...] = Field(min_length=1)
+    organizers: tuple[str, ...] = Field(min_length=1, max_length=MOST_ORGANIZERS)
     """Peer ids of the keys that may sign this manifest, record 0 and amendments."""
     origin: Origin | None = None
     """Where its first weights come from, if they are another run's."""

@@ -16,14 +16,13 @@ from typing import TypeVar
 
 from spes_peer.errors import BadMessage, BadSignature, PeerError
 from spes_peer.identity import Identity, PeerId, public_key_of
-from spes_peer.run.manifest import MOST_LISTED, Manifest, Timing
+from spes_peer.run.manifest import MOST_LISTED, MOST_ORGANIZERS, Manifest, Timing
 from spes_peer.run.records import Record
 from spes_peer.run.signed import Signed, Signer, unpack
 from spes_peer.wire import convert
 
 T = TypeVar("T")
 
-MOST_ORGANIZERS = 16
 MOST_QUORUM = 16_384  # far more than a run has peers
 MAX_AMENDMENT_BYTES = 256 << 10  # as it travels; lists as long as they may be take 220,000 bytes before compression
 _LEAST_ROUND_SECONDS = 1.0
