@@ -21,11 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from spes_peer.blobs import BlobStore
 from spes_peer.data.corpus import Corpus, read_text_folder, standard_library
 from spes_peer.data.index import ShardIndex
+from spes_peer.data.prepared import DATA_FILE, data_in
 from spes_peer.data.shards import make_shards
 from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed
 from spes_peer.files import UNFINISHED, making_folder, write_whole
@@ -41,7 +40,6 @@ from spes_peer.run.manifest import (
     Origin,
     RunFile,
     SignedManifest,
-    in_words,
     parse_run_file,
     sign_manifest,
     validated,
@@ -51,7 +49,6 @@ from spes_peer.run.records import Snapshot, first_record
 from spes_peer.wire import convert
 
 RUN_FILE = "run.toml"
-DATA_FILE = "data.json"
 GENESIS_FILE = "genesis.spes"
 _MODULE_SECONDS = 12 * 3600.0  # tens of gigabytes on a slow disk
 
@@ -128,20 +125,6 @@ def read_manifest(folder: Path) -> SignedManifest:
         raise BadConfiguration(f"{path} is damaged ({error}); restore it from a copy, or make a new run") from None
     signed.open()
     return signed
-
-
-def data_in(folder: Path) -> Data | None:
-    """What `data prepare` has made for the run; None where it has not been there."""
-    path = folder / DATA_FILE
-    try:
-        return Data.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
-    except ValidationError as error:
-        why = in_words(Data, error)[0]
-        raise BadConfiguration(f"{path} is damaged ({why}); make it again: spes-peer data prepare {folder}") from None
 
 
 # ---- making and signing ----
@@ -287,15 +270,16 @@ def _refuse_missing_blobs(folder: Path, data: Data) -> None:
     try:
         shards = ShardIndex.read(data, blobs).shards()
     except (BlobMissing, BadMessage) as error:
-        raise BadConfiguration(f"the data in {folder} is not whole: {error}; {_PREPARE} {folder}") from None
+        raise BadConfiguration(f"the data in {folder} is not whole: {error}; {_prepare(folder)}") from None
     wanted = [data.held_out.blob, *(shard.blob for shard in shards)]
     wanted += [data.tokenizer.blob] if data.tokenizer.blob else []
     if missing := sum(not blobs.has(name) for name in wanted):
         raise BadConfiguration(f"the data in {folder} is not whole: {missing} of {len(wanted)} blobs are missing;"
-                               f" {_PREPARE} {folder}")  # fmt: skip
+                               f" {_prepare(folder)}")  # fmt: skip
 
 
-_PREPARE = "make it again: spes-peer data prepare"
+def _prepare(folder: Path) -> str:
+    return f"make it again: spes-peer data prepare {folder} TEXTS --anew"
 
 
 def run_module(module: str, *arguments: str) -> None:

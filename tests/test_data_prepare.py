@@ -22,13 +22,13 @@ from tokenizers import models, pre_tokenizers, trainers
 from spes_peer.blobs import BlobStore
 from spes_peer.cli import main
 from spes_peer.data.index import ShardIndex
+from spes_peer.data.prepared import read_data
 from spes_peer.data.preparing.encoders import JsonEncoder, Special, described, end_among
 from spes_peer.data.preparing.held_out import Document, Elsewhere, HeldOut, LowestKeys, elsewhere_of
 from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
 from spes_peer.data.preparing.order import Order, check_model, stored_tokenizer
 from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, Silent, count_words
-from spes_peer.data.preparing.show import read_data
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
 from spes_peer.data.preparing.workers import Setup, encode
 from spes_peer.data.reading.inputs import find
@@ -253,6 +253,25 @@ def test_data_is_neither_replaced_while_the_run_is_signed_nor_signed_while_it_is
     prepare(tmp_path, order, starts_over=True, shows=Looks())
     assert seen
     assert set(seen) == {str(os.getpid())}
+
+
+@pytest.mark.parametrize("damage", ["description", "index"])
+def test_data_that_cannot_be_read_any_more_is_replaced_by_the_command_that_is_named(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))))
+    made = prepare(tmp_path, order).data
+    if damage == "description":
+        (tmp_path / "data.json").write_bytes(b"{ damaged")
+        with pytest.raises(BadConfiguration, match=r"is damaged .* --anew"):
+            read_data(tmp_path)
+    else:
+        path = BlobStore(tmp_path / "blobs").path(made.sources[0].shards.index)
+        path.chmod(0o644)
+        path.write_bytes(b"damaged")
+    assert prepare(tmp_path, order, starts_over=True).data == made
+    assert read_data(tmp_path) == made
+    assert ("nobody can say" in caplog.text) == (damage == "description")
 
 
 def test_a_run_that_was_signed_just_before_its_data_would_change_keeps_it(

@@ -14,11 +14,12 @@ from spes_peer import organize
 from spes_peer.blobs import BlobStore
 from spes_peer.cli import main
 from spes_peer.data.index import ShardIndex
+from spes_peer.data.prepared import data_in
 from spes_peer.errors import BadConfiguration, ChildFailed
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity
 from spes_peer.lock import locked
-from spes_peer.organize import Genesis, can_be_signed, data_in, is_signed, new_run, read_manifest, run_file_in, sign_run
+from spes_peer.organize import Genesis, can_be_signed, is_signed, new_run, read_manifest, run_file_in, sign_run
 from spes_peer.planning.showing import described
 from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
@@ -253,14 +254,14 @@ def test_data_that_is_not_whole_or_damaged_is_refused_with_what_to_do(folder: Pa
     lost = next(ShardIndex.read(data, blobs).shards()).blob
     kept = blobs.path(lost).read_bytes()
     blobs.remove(lost)
-    with pytest.raises(BadConfiguration, match=r"not whole: 1 of \d+ blobs are missing; make it again"):
+    with pytest.raises(BadConfiguration, match=r"not whole: 1 of \d+ blobs are missing; make it again: .* --anew"):
         sign_run(folder)
     assert blobs.put(kept).name == lost
     blobs.remove(data.sources[0].shards.index)
     with pytest.raises(BadConfiguration, match="not whole"):
         sign_run(folder)
     write_whole(folder / "data.json", b'{"sources": []}')
-    with pytest.raises(BadConfiguration, match=r"data\.json is damaged .*spes-peer data prepare"):
+    with pytest.raises(BadConfiguration, match=r"data\.json is damaged .*spes-peer data prepare .* --anew"):
         sign_run(folder)
 
 

@@ -135,11 +135,12 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     from spes_peer.blobs import BlobStore
+    from spes_peer.data.prepared import read_data
     from spes_peer.data.preparing import command, show
 
     if not options.folder.is_dir():
         raise BadConfiguration(f"there is no folder {options.folder}")
-    data = show.read_data(options.folder)
+    data = read_data(options.folder)
     run_file = command.run_file_of(options.folder)
     blobs = BlobStore(options.folder / "blobs")
     length = run_file.model.sequence_length if run_file else 256

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from spes_peer import conversion, organize
+from spes_peer.data.prepared import data_in
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
 from spes_peer.planning.explaining import explained, num_active, num_parameters
@@ -90,8 +91,8 @@ def plan(options: argparse.Namespace) -> int:
 def read(path: Path) -> tuple[str, Data | None]:
     """The run file's text, and the folder's data if it has any."""
     if path.is_dir():
-        return organize.run_file_in(path), organize.data_in(path)
-    return organize.run_file_text(None, path), organize.data_in(path.parent) if path.name == organize.RUN_FILE else None
+        return organize.run_file_in(path), data_in(path)
+    return organize.run_file_text(None, path), data_in(path.parent) if path.name == organize.RUN_FILE else None
 
 
 # ---- what `new` writes and says ----

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spes_peer.blobs import BlobStore
+from spes_peer.data.prepared import DATA_FILE, read_data
 from spes_peer.data.preparing import encoders
 from spes_peer.data.preparing.batches import batches, memmap_batches, ordered
 from spes_peer.data.preparing.documents import TROUBLES, Counts
@@ -27,7 +28,7 @@ from spes_peer.data.preparing.order import (
 )
 from spes_peer.data.preparing.outcome import data_of
 from spes_peer.data.preparing.progress import Shows, Silent
-from spes_peer.data.preparing.show import blobs_of, read_data
+from spes_peer.data.preparing.show import blobs_of
 from spes_peer.data.preparing.source_work import Finished, SourceWork
 from spes_peer.data.preparing.sources import SourceRecipe
 from spes_peer.data.preparing.workers import Batch, Encoded, Setup, encoded
@@ -38,7 +39,6 @@ from spes_peer.lock import held
 from spes_peer.run.data import Data, Tokenizer
 from spes_peer.run.manifest import Model
 
-DATA_FILE = "data.json"
 _CHECKPOINT_SECONDS = 15.0
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,13 @@ def _earlier(folder: Path, starts_over: bool) -> Data | None:
         return None
     if not starts_over and not (folder / "data.work" / "journal.json").exists():
         raise BadConfiguration(f"{folder} has data already: spes-peer data show {folder}; --anew replaces it")
-    return read_data(folder)
+    try:
+        return read_data(folder)
+    except BadConfiguration as error:
+        if not starts_over:
+            raise
+        logger.warning("its blobs stay, for nobody can say which they are: %s", error)
+        return None
 
 
 def _remove_unused(before: Data | None, data: Data, blobs: BlobStore) -> None:

@@ -1,32 +1,16 @@
 """What was prepared, for a person and for programs."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.index import ShardIndex
 from spes_peer.data.preparing.encoders import encoder_of
 from spes_peer.data.preparing.progress import count_words
-from spes_peer.errors import BadConfiguration, BlobMissing
+from spes_peer.errors import BadMessage, BlobMissing
 from spes_peer.run.data import Data, Shard
-from spes_peer.run.manifest import in_words
-
-
-def read_data(folder: Path) -> Data:
-    """`folder`/data.json; `BadConfiguration` where there is none, or something else."""
-    path = folder / "data.json"
-    try:
-        return Data.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise BadConfiguration(f"{folder} has no data yet; make it: spes-peer data prepare {folder} TEXTS") from None
-    except OSError as error:
-        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise BadConfiguration(f"{path}: {in_words(Data, error)[0]}") from None
 
 
 def blobs_of(data: Data, blobs: BlobStore) -> set[str]:
@@ -35,7 +19,7 @@ def blobs_of(data: Data, blobs: BlobStore) -> set[str]:
     names |= {data.tokenizer.blob} - {""}
     try:
         return names | {shard.blob for shard in ShardIndex.read(data, blobs).shards()}
-    except BlobMissing:
+    except (BlobMissing, BadMessage):
         return names
 
 
