@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,14 +14,16 @@ from huggingface_runs import run_file_of, tensors_in, write_run
 from spes_peer.errors import BadConfiguration, NoBootstrap
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.server import PeerServer
-from spes_peer.exporting import cache
+from spes_peer.exporting import cache, command
 from spes_peer.exporting import visit as visiting
 from spes_peer.exporting.source import addresses_in
 from spes_peer.exporting.visit import Wish, visit
 from spes_peer.folder import StateFolder
+from spes_peer.lock import holder_of
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
 from spes_peer.ports import Ports
+from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Role
 from spes_peer.training.export import export
 
@@ -51,10 +54,15 @@ async def serving(folder: Path) -> AsyncIterator[NodeAddress]:
         await node.connections.close()
 
 
+async def brought(address: NodeAddress, root: Path) -> Path:
+    with contextlib.ExitStack() as use:
+        return await visit(Wish((address,), root), use)
+
+
 async def test_a_visitor_brings_the_state_and_leaves_no_key(tmp_path: Path) -> None:
     write_run(tmp_path / "run", run_file_of("olmoe"))
     async with serving(tmp_path / "run") as address:
-        folder = await visit(Wish((address,), tmp_path / "cache"))
+        folder = await brought(address, tmp_path / "cache")
     assert not list(folder.glob("*.key"))
     export(tmp_path / "run", tmp_path / "theirs")
     export(folder, tmp_path / "ours")
@@ -71,7 +79,7 @@ async def test_a_fetch_that_was_cut_goes_on_and_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path / "run") as address:
         shutil.move(blobs[0], tmp_path / "away")
         with pytest.raises(NoBootstrap, match="what has come is kept: try again"):
-            await visit(Wish((address,), tmp_path / "cache"))
+            await brought(address, tmp_path / "cache")
         (folder,) = (tmp_path / "cache").iterdir()
         assert not list(folder.glob("*.key"))
         held = list((folder / "blobs").glob("*/*.data"))
@@ -80,7 +88,41 @@ async def test_a_fetch_that_was_cut_goes_on_and_says_so(tmp_path: Path) -> None:
         for blob in blobs[1:]:
             if (folder / "blobs" / blob.parent.name / blob.name).exists():
                 blob.unlink()  # nobody has it any more, and nobody is asked for it
-        assert await visit(Wish((address,), tmp_path / "cache")) == folder
+        assert await brought(address, tmp_path / "cache") == folder
+
+
+def test_two_exports_of_one_run_leave_each_other_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signed_manifest: SignedManifest
+) -> None:
+    with cache.held(tmp_path / "cache", signed_manifest) as folder, cache.visiting(folder):
+        key = folder.identity_key.read_bytes()
+        for seen in ("4711", ""):  # also where one has not yet seen the other
+            monkeypatch.setattr(cache, "holder_of", lambda _path, seen=seen: seen)
+            with pytest.raises(BadConfiguration), cache.held(tmp_path / "cache", signed_manifest):
+                pass
+        assert folder.identity_key.read_bytes() == key
+    assert not folder.identity_key.exists()
+
+
+def test_a_run_is_held_until_its_model_is_written_and_what_was_fetched_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signed_manifest: SignedManifest
+) -> None:
+    seen: list[str] = []
+
+    async def fetched(wish: Wish, use: contextlib.ExitStack) -> Path:
+        return use.enter_context(cache.held(wish.root, signed_manifest)).path
+
+    def holder(path: Path) -> None:
+        seen.append(holder_of(path))
+
+    monkeypatch.setattr(command, "visit", fetched)
+    monkeypatch.setattr(command, "run_module", lambda _module, folder, *_more: holder(Path(folder)))
+    remove = cache.remove
+    monkeypatch.setattr(cache, "remove", lambda path: (holder(path), remove(path)))
+    peer = "12D3KooWNnaHtZAnQABAKDvSh4wrGZaGJEMhx8cFJzk7aNRSkBKq"
+    command.export(f"/ip4/127.0.0.1/tcp/9/p2p/{peer}", tmp_path / "out", root=tmp_path / "cache")
+    assert seen == [str(os.getpid())] * 2
+    assert not (tmp_path / "cache").exists()
 
 
 async def test_an_address_where_nobody_is_costs_a_line(tmp_path: Path) -> None:
@@ -88,7 +130,7 @@ async def test_an_address_where_nobody_is_costs_a_line(tmp_path: Path) -> None:
     async with serving(tmp_path / "run") as address:
         pass
     with pytest.raises(NoBootstrap, match="nothing listens"):
-        await visit(Wish((address,), tmp_path / "cache"))
+        await brought(address, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 

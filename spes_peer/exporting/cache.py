@@ -22,23 +22,29 @@ def usual() -> Path:
 
 
 @contextlib.contextmanager
-def visiting(root: Path, signed: SignedManifest) -> Iterator[StateFolder]:
-    """The folder for a run, for this process alone. The visitor's keys end with the visit, however it ends."""
+def held(root: Path, signed: SignedManifest) -> Iterator[StateFolder]:
+    """The folder for a run, for this process alone."""
     path = (root / signed.run_id.hex()[:12]).absolute()
     if holder := holder_of(path):
-        raise BadConfiguration(f"another export (pid {holder}) is fetching this run into {path}; wait for it to end")
-    forget_keys(path)  # of a visit that was killed
+        raise BadConfiguration(f"another export (pid {holder}) has this run in {path}; wait for it to end")
     try:
         folder = StateFolder(path)
     except BadConfiguration as error:
         raise BadConfiguration(str(error).replace("--data-dir", "--cache")) from None
     with folder.locked():
-        try:
-            folder.bind(signed)
-            Identity.load_or_create(folder.identity_key)  # for this visit
-            yield folder
-        finally:
-            forget_keys(path)
+        folder.bind(signed)
+        yield folder
+
+
+@contextlib.contextmanager
+def visiting(folder: StateFolder) -> Iterator[None]:
+    """With keys for a visit, in a folder that is held: they end with it, however it ends."""
+    forget_keys(folder.path)  # of a visit that was killed
+    try:
+        Identity.load_or_create(folder.identity_key)
+        yield
+    finally:
+        forget_keys(folder.path)
 
 
 def forget_keys(path: Path) -> None:
@@ -48,7 +54,7 @@ def forget_keys(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """All of a visit; the folder above too where it was the last."""
+    """All of a visit, while it is held; the folder above too where it was the last."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()

@@ -75,12 +75,13 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadConfiguration(f"{out} is not an empty folder; name a new one")
     folder = Path(source)
-    if addresses:
-        folder = asyncio.run(visit(Wish(addresses, root or cache.usual(), round, max_download)))
-    chosen = [*(("--dtype", dtype) if dtype else ()), *(("--round", str(round)) if round is not None else ())]
-    run_module("spes_peer.training.export", str(folder), str(out), *chosen)
-    if addresses and not keeps:
-        cache.remove(folder)
+    with contextlib.ExitStack() as use:
+        if addresses:
+            folder = asyncio.run(visit(Wish(addresses, root or cache.usual(), round, max_download), use))
+        chosen = [*(("--dtype", dtype) if dtype else ()), *(("--round", str(round)) if round is not None else ())]
+        run_module("spes_peer.training.export", str(folder), str(out), *chosen)
+        if addresses and not keeps:
+            cache.remove(folder)
 
 
 @contextlib.contextmanager

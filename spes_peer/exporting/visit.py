@@ -44,15 +44,17 @@ class Wish:
     """Bytes a second; 0 sets no limit."""
 
 
-async def visit(wish: Wish) -> Path:
-    """Bring a run's state; the folder in which it lies. `UserError` says why that cannot be."""
+async def visit(wish: Wish, use: contextlib.ExitStack) -> Path:
+    """Bring a run's state; the folder in which it lies, held for this process until the end of `use`: another visit
+    would change it. `UserError` says why that cannot be."""
     introduction = await _introduced(wish.addresses)
     run = introduction.manifest.run
     say(f"run {plain(run.name)} {introduction.run_id.hex()[:12]}, round {introduction.head_round}")
-    with cache.visiting(wish.root, introduction.signed_manifest) as folder:
+    folder = use.enter_context(cache.held(wish.root, introduction.signed_manifest))
+    with cache.visiting(folder):
         async with _visitor(folder, introduction, wish.max_download) as node:
             await _bring(node, introduction, wish.round)
-        return folder.path
+    return folder.path
 
 
 async def _introduced(addresses: Sequence[NodeAddress]) -> Introduction:
