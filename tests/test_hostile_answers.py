@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from exchange_nodes import eventually
 from google.protobuf.message_factory import GetMessageClass
 from run_nodes import RunNodes, run_nodes
 
+from spes_peer.amending.network import Network
 from spes_peer.errors import BadMessage, SpesError
 from spes_peer.exchange import introduction, link
 from spes_peer.exchange.addresses import parse_address
@@ -115,6 +117,10 @@ class Scene:
                 await self._attend(liar)
             case "DialBack":
                 assert not await self.asker.reach.measure(self.asker.connections, {liar: "liar"})
+            case "Amend":
+                links = [await self.link()]
+                introduction: Any = SimpleNamespace(clock=self.asker.clock)
+                await Network(self.asker.chain.checks, links, introduction, None).bring(None)
             case _:
                 raise AssertionError(f"nothing here calls {method}")
 

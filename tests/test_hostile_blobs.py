@@ -110,6 +110,7 @@ def test_a_pickle_for_any_other_blob_or_file_is_refused(mark: Path, tmp_path: Pa
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "torch.load", "np.load", "numpy.load", "torch.jit.load"}
+ALLOWED = ("allow_pickle", False)  # what numpy reads then are numbers and their shape
 
 
 def _faults(source: str) -> list[str]:
@@ -121,13 +122,15 @@ def _faults(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             names = [(node.module or "").partition(".")[0]]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
-            found.append(ast.unparse(node.func))
+            said = [(one.arg, getattr(one.value, "value", None)) for one in node.keywords]
+            found += [] if ALLOWED in said else [ast.unparse(node.func)]
         found += [name for name in names if name in FORBIDDEN_MODULES]
     return found
 
 
 def test_nothing_in_the_program_can_read_a_pickle_or_run_what_it_reads() -> None:
     assert _faults("import pickle\nfrom yaml import load\ntorch.load(x)") == ["pickle", "yaml", "torch.load"]
+    assert _faults("np.load(x)\nnp.load(x, allow_pickle=True)\nnp.load(x, allow_pickle=False)") == ["np.load"] * 2
     for package in (spes_peer, tui, bootstrap):
         for path in Path(next(iter(package.__path__))).rglob("*.py"):
             assert not _faults(path.read_text()), path

@@ -55,7 +55,7 @@ from spes_peer.ports import (
     wildcard_for,
 )
 from spes_peer.process import on_signals, use_all_descriptors
-from spes_peer.run.invitations import Invitation
+from spes_peer.run.invitations import Invitation, InvitationProof
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import Head, PeerEntry, Role
@@ -135,6 +135,7 @@ class Daemon:
         self._reasons_changed = asyncio.Event()
         self._member: Member | None = None
         self._collector: Collector | None = None
+        self._proof: InvitationProof | None = None
         self._num_records = 0
         """Of the run, as whoever introduced us had it; 0 while nobody has."""
         self._tasks: asyncio.TaskGroup | None = None
