@@ -202,6 +202,7 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_moe", {"hidden_size": "48"}, "hidden_size is missing or not a whole number"),
     ("qwen3_moe", {"num_key_value_heads": 3}, "num_heads must be a multiple of num_kv_heads"),
     ("qwen3_moe", {"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM is not one of OlmoeForCausalLM"),
+    ("qwen3_moe", {"num_hidden_layers": 10**9}, "num_layers: .* less than or equal to 1024"),
     ("qwen3", {}, "is a dense model; --upcycle makes experts of it"),
 ]
 

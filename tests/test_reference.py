@@ -39,7 +39,7 @@ def test_every_row_of_the_reference_has_a_meaning(page: str) -> None:
 
 def test_the_reference_has_keys_commands_exit_codes_events_and_figures(page: str) -> None:
     for expected in (
-        "| `merge_interval_steps` | whole number of steps, ≥ 1 | `300` | T_i:",
+        "| `merge_interval_steps` | whole number of steps, ≥ 1, ≤ 2^40 | `300` | T_i:",
         "#### `spes-peer identity export FILE`",
         "| `--follow",
         "| 130 | interrupted |",

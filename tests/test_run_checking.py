@@ -110,7 +110,7 @@ def test_all_faults_are_said_at_once() -> None:
     assert values.run is None
     assert [one.split()[0] for one in values.errors[:1]] == ["unknown"]
     assert len(values.errors) == 4
-    more = checked(warmup_steps=5000, batch_sequences=1, merge_interval_steps=200, data=data_of(10_000))
+    more = checked(warmup_steps=5000, batch_sequences=1, merge_interval_steps=200, max_epochs=1, data=data_of(10_000))
     assert len(more.errors) == 4
 
 
@@ -124,10 +124,22 @@ def test_whatever_stands_in_a_run_file_is_answered_in_words(text: str) -> None:
     assert check_text(text, None).errors
 
 
+_LARGEST = {
+    "vocab_rows": 2**24, "d_model": 2**17, "num_layers": 1024, "num_heads": 1024, "num_kv_heads": 1024,
+    "num_experts": 4096, "top_k": 4096, "expert_hidden": 2**20, "sequence_length": 2**24, "num_subsets": 4096,
+    "total_steps": 2**40, "batch_sequences": 2**24, "min_peers": 2**20, "snapshot_rounds": 2**40,
+}  # fmt: skip
+
+
 def test_numbers_beyond_measure_are_refused_and_take_no_time() -> None:
-    huge = 10**18
-    result = checked(d_model=huge * 4, expert_hidden=huge, total_steps=huge, vocab_rows=huge)
-    assert any("cuts the model into" in one for one in result.errors)
+    for key, most in _LARGEST.items():
+        [error] = checked(**{key: most + 1}).errors
+        assert key in error
+        assert "less than or equal to" in error
+
+
+def test_the_largest_numbers_that_are_taken_are_counted_with_in_no_time() -> None:
+    assert any("cuts the model into" in one for one in checked(**_LARGEST).errors)
 
 
 # ---- data ----

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.layout import Parameter, expert_parameters_of, shared_parameters_of
-from spes_peer.run.manifest import Model
+from spes_peer.run.manifest import Model, in_words
 
 RMS_NORM_EPS = 1e-6  # of `model.norm`, which loads torch
 
@@ -174,7 +174,7 @@ def model_of(config: Mapping[str, Any], sequence_length: int, upcycling: Upcycli
             renormalize_top_k=renormalize,
         )
     except ValidationError as error:
-        raise BadConfiguration(f"config.json: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        raise BadConfiguration(f"config.json: {in_words(Model, error)[0]}") from None
     if config.get("head_dim", model.head_dim) not in (model.head_dim, None):
         raise BadConfiguration(
             f"config.json: head_dim is {config['head_dim']}; our decoder has hidden_size / num_attention_heads,"

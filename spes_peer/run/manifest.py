@@ -44,7 +44,7 @@ class Run(Section):
     """What people call it; volunteers read it before they join."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the first weights and of the order of the data."""
-    min_peers: int = Field(default=1, ge=1)
+    min_peers: int = Field(default=1, ge=1, le=2**20)
     """Round 1 opens when so many are admitted."""
     organizers: tuple[str, ...] = Field(default=(), max_length=MOST_ORGANIZERS - 1)
     """Peer ids of further keys, beside the one that signs, that may sign amendments: other people's, or a spare one."""
@@ -67,25 +67,27 @@ class Run(Section):
 
 
 class Model(Section):
-    """The decoder of SPES §2; every block's feed-forward part is a dropless mixture of experts."""
+    """The decoder of SPES §2; every block's feed-forward part is a dropless mixture of experts.
 
-    vocab_rows: int = Field(ge=2)
+    The highest sizes are far above any model's, and low enough that whoever reads a file can still count with them."""
+
+    vocab_rows: int = Field(ge=2, le=2**24)
     """Rows of the embedding and of the output head: at least as many as the tokenizer has ids."""
-    d_model: int = Field(ge=8)
+    d_model: int = Field(ge=8, le=2**17)
     """Width between the layers."""
-    num_layers: int = Field(ge=1)
+    num_layers: int = Field(ge=1, le=1024)
     """Blocks of attention and a mixture of experts."""
-    num_heads: int = Field(ge=1)
+    num_heads: int = Field(ge=1, le=1024)
     """Heads of attention, each `d_model` / `num_heads` wide."""
-    num_kv_heads: int = Field(ge=1)
+    num_kv_heads: int = Field(ge=1, le=1024)
     """Heads of keys and values: `num_heads`, or a whole part of it (grouped-query attention)."""
-    num_experts: int = Field(ge=1)
+    num_experts: int = Field(ge=1, le=4096)
     """Experts of each layer; expert e is the one of this index in every layer."""
-    top_k: int = Field(ge=1)
+    top_k: int = Field(ge=1, le=4096)
     """Experts of a layer that a token passes through."""
-    expert_hidden: int = Field(ge=8)
+    expert_hidden: int = Field(ge=8, le=2**20)
     """Hidden width of an expert."""
-    sequence_length: int = Field(ge=8)
+    sequence_length: int = Field(ge=8, le=2**24)
     """Tokens of a sequence, the context that is trained."""
     rope_theta: float = Field(default=500_000.0, gt=0)
     """Base of the rotary positions."""
@@ -110,20 +112,20 @@ class Model(Section):
 class Training(Section):
     """Local training: AdamW, cosine to 10 % after a linear warm-up, global-norm clip."""
 
-    num_subsets: int = Field(ge=1)
+    num_subsets: int = Field(ge=1, le=4096)
     """Experts are cut into so many subsets of equal size; subset i holds experts [i·n, (i+1)·n)."""
-    rotation_rounds: int = Field(default=10, ge=1)
+    rotation_rounds: int = Field(default=10, ge=1, le=2**40)
     """With fewer places than subsets, a trained one is swapped for the one longest untrained every so many rounds."""
-    steps_per_round: int = Field(ge=1)
+    steps_per_round: int = Field(ge=1, le=2**40)
     """H: local steps between two exchanges."""
-    total_steps: int = Field(ge=1)
+    total_steps: int = Field(ge=1, le=2**40)
     """Length of the run in local steps; also the length of the cosine."""
-    batch_sequences: int = Field(ge=1)
+    batch_sequences: int = Field(ge=1, le=2**24)
     """Sequences per step over all peers together; each peer gets a part by its speed, at least one, and at
     most an equal part or twice what it last trained."""
     lr: float = Field(gt=0)
     """The highest learning rate, reached after the warm-up."""
-    warmup_steps: int = Field(default=2000, ge=0)
+    warmup_steps: int = Field(default=2000, ge=0, le=2**40)
     """Steps over which the learning rate rises to `lr`."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Of AdamW, on all that is trained."""
@@ -137,9 +139,9 @@ class Training(Section):
     """Weight of the mean square of the router logits' logsumexp."""
     final_phase_fraction: float = Field(default=0.3, ge=0, lt=1)
     """Part of the run's tokens that is trained in a final phase of smaller batches (SPES §2); 0 for none."""
-    final_phase_batch_sequences: int = Field(default=0, ge=0)
+    final_phase_batch_sequences: int = Field(default=0, ge=0, le=2**24)
     """In place of `batch_sequences` in that phase; 0 for half of it."""
-    final_phase_steps_per_round: int = Field(default=50, ge=1)
+    final_phase_steps_per_round: int = Field(default=50, ge=1, le=2**40)
     """H in that phase."""
     max_epochs: float = Field(default=1.0, gt=0)
     """How often a source of data may be gone through; a run that needs more of one is not signed."""
@@ -201,7 +203,7 @@ class Sync(Section):
     """Learning rate of `nesterov`."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Of `nesterov`; part of the public state."""
-    overlap_steps: int = Field(default=0, ge=0)
+    overlap_steps: int = Field(default=0, ge=0, le=2**40)
     """Steps that a peer trains on while a round's exchange runs; 0 waits for it (SPES)."""
     overlap_keep: float = Field(default=0.5, ge=0, lt=1)
     """Part of what it was ahead of the others that a peer keeps in its own shared parameters when it has trained on."""
@@ -215,11 +217,11 @@ class Sync(Section):
     """Peers object to an expert's updates that raise the held-out loss by more than this part; 0: none is tested."""
     merge_alpha: float = Field(default=0.0, ge=0, le=1)
     """α0: how far an expert moves towards those most like it, at first; 0 never merges."""
-    merge_interval_steps: int = Field(default=300, ge=1)
+    merge_interval_steps: int = Field(default=300, ge=1, le=2**40)
     """T_i: experts are merged at synchronizations whose step is a multiple of it."""
-    merge_warmup_steps: int = Field(default=12_500, ge=0)
+    merge_warmup_steps: int = Field(default=12_500, ge=0, le=2**40)
     """T_w: merging fades out until this step."""
-    snapshot_rounds: int = Field(default=10, ge=1)
+    snapshot_rounds: int = Field(default=10, ge=1, le=2**40)
     """Every so many rounds peers keep the whole public state for those who join later."""
 
 
