@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds_swarm import BOOTSTRAP, Member, Swarm, replaced
+from rounds_swarm import BOOTSTRAP, ORGANIZER, RUN_ID, Member, Swarm, changed, replaced
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import UNFINISHED, write_whole
@@ -17,6 +17,8 @@ from spes_peer.rounds.election import owner_of
 from spes_peer.rounds.member import Own
 from spes_peer.rounds.messages import Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Closing
+from spes_peer.run.invitations import InvitationProof, invite
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Manifest
 from spes_peer.run.records import SealedRecord
 from spes_peer.run.signed import Signed
@@ -138,6 +140,29 @@ def test_a_vote_names_what_was_signed_and_brings_its_bytes(scene: Scene) -> None
     assert scene.vote(2) == (
         Vote(1, scene.head.hash, 2, scene.record.hash, 1),
         SignedBefore(1, scene.record.content),
+    )
+
+
+def test_newcomers_need_their_proofs_whatever_votes_bind_to_and_a_vote_brings_them_along(
+    scene: Scene, manifest: Manifest
+) -> None:
+    closed = Layout(changed(manifest, "admission", mode="invitation"))
+    known, newcomer, me = [scene.swarm[n].peer_id for n in range(3)], scene.swarm[3].peer_id, scene.me
+    proof = invite(ORGANIZER, RUN_ID, scene.swarm.now + 1e6).prove(newcomer)
+    own = Own(me.peer_id, me.contribution, me.reports, me.incarnation)
+    votes = scene.votes_of_others(1, scene.record.hash)
+
+    def signed(*proofs: InvitationProof) -> RecordSignature | None:
+        proposal = Proposal(1, scene.record.content, votes, proofs=proofs)
+        voter = Voter(scene.folder, closed)
+        return voter.sign(proposal, scene.owner(1), scene.head, own, scene.swarm.now, None, known)
+
+    assert signed() is None
+    assert signed(replaced(proof, signature=bytes(64))) is None
+    unasked = replaced(proof, peer_id=me.peer_id)
+    assert signed(proof, unasked) == signature(scene.record, 1)
+    assert Voter(scene.folder, closed).vote(VoteRequest(1, 2), scene.owner(2), scene.head)[1:] == (
+        SignedBefore(1, scene.record.content, (proof,)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, CHECKS, RUN_ID, Member, Swarm, invented
+from rounds_swarm import BOOTSTRAP, BOOTSTRAP_IDENTITY, CHECKS, ORGANIZER, RUN_ID, Member, Swarm, changed, invented
 
 from spes_peer.errors import BadSignature
 from spes_peer.identity import Identity, PeerId
@@ -32,6 +32,8 @@ from spes_peer.rounds.messages import (
 from spes_peer.rounds.phases import Closing, Coordinator, Fixed, Outgoing, Step
 from spes_peer.rounds.transitions import first_candidate, seats
 from spes_peer.run.certificates import check_record
+from spes_peer.run.invitations import invite
+from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import PROTOCOL_VERSION, Manifest
 from spes_peer.run.records import CertifiedRecord, Record, SealedRecord
 from spes_peer.run.signed import Signed, Signer
@@ -438,6 +440,24 @@ def test_a_record_that_was_signed_before_is_proposed_again_and_no_other(swarm: S
     sign(heir, (heir.me, *heir.others[:2]), heir.proposals()[0])
     assert heir.certified[0].sealed == record
     assert check_record(heir.certified[0], swarm.head, CHECKS).is_certified
+
+
+def test_a_record_that_was_signed_before_is_proposed_with_the_proofs_that_votes_bring_and_that_are_good(
+    swarm: Swarm, manifest: Manifest
+) -> None:
+    record = made_before(swarm)
+    swarm.layout = Layout(changed(manifest, "admission", mode="invitation"))
+    heir = Heir(swarm)
+    heir.contribute(heir.all())
+    heir.elect(record_hash=record.hash)
+    invitation = invite(ORGANIZER, RUN_ID, heir.now + 1e6)
+    first, second = sorted(record.record.members)[:2]
+    one, two = invitation.prove(first), invitation.prove(second)
+    heir.hear(heir.me, SignedBefore(1, record.content, (replace(one, signature=bytes(64)), two)))
+    assert heir.proposals()[-1].proofs == (two,)
+    heir.hear(heir.others[0], SignedBefore(1, record.content, (one, invitation.prove(BOOTSTRAP))))
+    assert isinstance(heir.state.phase, Closing)
+    assert heir.state.phase.proofs == (one, two)
 
 
 def test_a_record_that_no_vote_names_is_not_taken(swarm: Swarm) -> None:

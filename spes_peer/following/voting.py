@@ -14,7 +14,7 @@ from spes_peer.rounds.member import Own, objections
 from spes_peer.rounds.messages import Appeal, Proposal, RecordSignature, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.verdicts import fault_in_verdicts
 from spes_peer.run.certificates import stalled_at
-from spes_peer.run.invitations import fault_in_newcomers
+from spes_peer.run.invitations import InvitationProof, fault_in_newcomers
 from spes_peer.run.layout import Layout
 from spes_peer.run.norms import Norms
 from spes_peer.run.records import Record, SealedRecord
@@ -53,7 +53,9 @@ class Voter:
         ballot = self._ballot_behind(head)
         if ballot.term != term:
             return ()
-        return (ballot.vote(), SignedBefore(head.round, ballot.record)) if ballot.record else (ballot.vote(),)
+        if not ballot.record:
+            return (ballot.vote(),)
+        return (ballot.vote(), SignedBefore(head.round, ballot.record, ballot.proofs))
 
     def sign(
         self,
@@ -85,10 +87,14 @@ class Voter:
         reason = reason or fault_in_verdicts(proposal.verdicts, sealed.record, head, self._layout, ours, is_bound)
         if not is_bound:
             reason = reason or fault_in_root(sealed.record, head.record, own, proposal.footings, now)
-            reason = reason or self._fault_in_newcomers(sealed.record, proposal, known, now)
+        # votes bring the proofs along with the record that they name, which may be old by now
+        came_at = min(now, sealed.record.opened_at) if is_bound else now
+        reason = reason or self._fault_in_newcomers(sealed.record, proposal, known, came_at)
         if unvoted and is_stalled and not reason:
             return RecordSignature(sealed.round, proposal.term, sealed.hash, uncertified=True)
-        return self._signature(sealed, proposal.term, head, reason or unvoted)
+        return self._signature(
+            sealed, proposal.term, head, reason or unvoted, self._of_newcomers(proposal, sealed, known)
+        )
 
     def _fault_in_newcomers(
         self, record: Record, proposal: Proposal, known: Collection[PeerId], now: float
@@ -97,6 +103,17 @@ class Voter:
         manifest = self._layout.manifest
         rules, came_at = rules_of(record, Rules.of(manifest)), now - manifest.timing.lease_seconds
         return fault_in_newcomers(record, known, proposal.proofs, rules, manifest, came_at)
+
+    def _of_newcomers(
+        self, proposal: Proposal, sealed: SealedRecord, known: Collection[PeerId]
+    ) -> tuple[InvitationProof, ...]:
+        """Those of the proofs that `_fault_in_newcomers` has looked at."""
+        if self._layout.manifest.admission.mode != "invitation":
+            return ()
+        listed = rules_of(sealed.record, Rules.of(self._layout.manifest)).listed
+        new = sealed.record.members.difference(known, listed)
+        shown = {proof.peer_id: proof for proof in proposal.proofs}
+        return tuple(shown[peer] for peer in sorted(new) if peer in shown)
 
     def appeal(self, term: int, sender: PeerId, head: SealedRecord) -> Appeal | None:
         """What to tell who asks in a term that is over for this node, which has voted in a later one: in which term of
@@ -135,13 +152,18 @@ class Voter:
                 path.unlink(missing_ok=True)
 
     def _signature(
-        self, sealed: SealedRecord, term: int, base: SealedRecord, reason: str | None
+        self,
+        sealed: SealedRecord,
+        term: int,
+        base: SealedRecord,
+        reason: str | None,
+        proofs: tuple[InvitationProof, ...] = (),
     ) -> RecordSignature | None:
         ballot = self._ballot_behind(base)
         if reason := reason or ballot.objection_to_sign(term, sealed.hash):
             logger.warning("not signing a record round=%d reason=%s", sealed.round, reason)
             return None
-        self._keep(ballot.signed(term, sealed))
+        self._keep(ballot.signed(term, sealed, proofs))
         return RecordSignature(sealed.round, term, sealed.hash)
 
     def _ballot_behind(self, head: SealedRecord) -> Ballot:

@@ -11,6 +11,7 @@ from functools import cached_property
 from spes_peer.errors import BadMessage
 from spes_peer.files import with_checksum, without_checksum
 from spes_peer.rounds.messages import Vote
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.records import SealedRecord
 from spes_peer.wire import convert
 
@@ -33,6 +34,8 @@ class Ballot:
     """The record that it signed last, serialized; empty for none."""
     signed_term: int = 0
     """The term in which it signed that."""
+    proofs: tuple[InvitationProof, ...] = ()
+    """Of newcomers on its roster, for whoever is bound to propose it again."""
     version: int = BALLOT_VERSION
 
     @classmethod
@@ -71,13 +74,13 @@ class Ballot:
             raise BadMessage(reason)
         return replace(self, term=term)
 
-    def signed(self, term: int, sealed: SealedRecord) -> "Ballot":
+    def signed(self, term: int, sealed: SealedRecord, proofs: tuple[InvitationProof, ...] = ()) -> "Ballot":
         """The ballot to keep before this signature is sent; `BadMessage` if it may not be given."""
         if reason := self.objection_to_sign(term, sealed.hash):
             raise BadMessage(reason)
         if (term, sealed.hash) == (self.signed_term, self.record_hash):
             return self
-        return replace(self, term=term, record=sealed.content, signed_term=term)
+        return replace(self, term=term, record=sealed.content, signed_term=term, proofs=proofs)
 
     def vote(self) -> Vote:
         """What to tell the owner of the promised term."""

@@ -225,7 +225,7 @@ def _take(state: Coordinator, signed: Signed, message: Any, now: float) -> Coord
         case Vote():
             return take_vote(state, signed, message)
         case SignedBefore():
-            return _take_signed_before(state, message)
+            return _take_signed_before(state, message, now)
         case _:
             return f"{signed.kind}: a coordinator takes no such message"
 
@@ -399,8 +399,8 @@ def _take_signature(state: Coordinator, signed: Signed, signature: RecordSignatu
     )
 
 
-def _take_signed_before(state: Coordinator, message: SignedBefore) -> Coordinator | str:
+def _take_signed_before(state: Coordinator, message: SignedBefore, now: float) -> Coordinator | str:
     try:
-        return take_signed_before(state, message, SealedRecord.from_bytes(message.record))
+        return take_signed_before(state, message, SealedRecord.from_bytes(message.record), now)
     except PeerError as error:
         return f"a record signed before: {error}"

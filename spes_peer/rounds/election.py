@@ -16,6 +16,7 @@ from spes_peer.identity import PeerId
 from spes_peer.rounds.ballot import MOST_TERMS_AHEAD
 from spes_peer.rounds.messages import Vote
 from spes_peer.run.certificates import is_more_than_half
+from spes_peer.run.invitations import InvitationProof
 from spes_peer.run.manifest import Timing
 from spes_peer.run.records import Record, SealedRecord
 from spes_peer.run.signed import Signed
@@ -87,6 +88,8 @@ class Mandate:
     """Votes in `asked_term`."""
     signed_before: Mapping[bytes, SealedRecord] = field(default_factory=dict)
     """Records that votes may name, by hash."""
+    proofs: Mapping[bytes, Mapping[PeerId, InvitationProof]] = field(default_factory=dict)
+    """By the same, of newcomers on their rosters; each was found good."""
 
 
 def bound_hash(votes: Iterable[Vote], num_voters: int) -> bytes:

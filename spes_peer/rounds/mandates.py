@@ -15,7 +15,9 @@ from spes_peer.rounds.election import Mandate, bound_hash, fault_in_vote, opened
 from spes_peer.rounds.messages import Appeal, Referral, SignedBefore, Vote, VoteRequest
 from spes_peer.rounds.phases import Closing, Coordinator, Outgoing, Step
 from spes_peer.run.certificates import is_more_than_half, stalled_at
+from spes_peer.run.invitations import InvitationProof, fault_in_proof
 from spes_peer.run.records import SealedRecord
+from spes_peer.run.rules import rules_of
 from spes_peer.run.signed import Signed
 
 
@@ -86,17 +88,49 @@ def take_vote(state: Coordinator, signed: Signed, vote: Vote) -> Coordinator | s
     return replace(state, mandate=replace(mandate, votes={**mandate.votes, signed.peer_id: signed}))
 
 
-def take_signed_before(state: Coordinator, message: SignedBefore, sealed: SealedRecord) -> Coordinator | str:
+def take_signed_before(
+    state: Coordinator, message: SignedBefore, sealed: SealedRecord, now: float
+) -> Coordinator | str:
     """A record that a vote names; anything else is not kept."""
     named = {vote.record_hash for vote in opened_votes(state.mandate.votes.values(), state.head)}
     if message.round != state.head.round or sealed.hash not in named:
         return "a record that no vote names"
     if sealed.record.previous_hash != state.head.hash:
         return f"a record that does not follow record {state.head.round}, which its voter cannot have signed"
-    return replace(
-        state,
-        mandate=replace(state.mandate, signed_before={**state.mandate.signed_before, sealed.hash: sealed}),
+    proofs = {**state.mandate.proofs.get(sealed.hash, {}), **_good_proofs(state, sealed, message.proofs, now)}
+    mandate = replace(
+        state.mandate,
+        signed_before={**state.mandate.signed_before, sealed.hash: sealed},
+        proofs={**state.mandate.proofs, sealed.hash: proofs},
     )
+    return _with_proofs(replace(state, mandate=mandate), sealed)
+
+
+def _good_proofs(
+    state: Coordinator, sealed: SealedRecord, proofs: tuple[InvitationProof, ...], now: float
+) -> dict[PeerId, InvitationProof]:
+    """Those that members will want to see: whoever sent them may have sent anything."""
+    record, known = sealed.record, state.past.leases.by_peer
+    if state.fixed.manifest.admission.mode != "invitation":
+        return {}
+    rules = rules_of(record, state.fixed.first_rules)
+    came_at = min(now, record.opened_at) - state.fixed.manifest.timing.lease_seconds
+    return {
+        one.peer_id: one
+        for one in proofs
+        if one.peer_id in record.members
+        and one.peer_id not in known
+        and fault_in_proof(one, rules, record.run_id, came_at) is None
+    }
+
+
+def _with_proofs(state: Coordinator, sealed: SealedRecord) -> Coordinator:
+    """What is proposed shows also the proofs that came after it."""
+    phase, proofs = state.phase, state.mandate.proofs.get(sealed.hash, {})
+    if not isinstance(phase, Closing) or phase.proposal.hash != sealed.hash or not proofs:
+        return state
+    shown = {one.peer_id: one for one in phase.proofs} | dict(proofs)
+    return replace(state, phase=replace(phase, proofs=tuple(shown[peer] for peer in sorted(shown))))
 
 
 def seek_mandate(state: Coordinator, now: float) -> Step:
@@ -110,7 +144,7 @@ def seek_mandate(state: Coordinator, now: float) -> Step:
     for term in reversed(asking):
         count = sum(peer in state.present for peer, one in mandate.appeals.items() if one >= term)
         if is_more_than_half(count, of=num_voters) or _is_overtaken(state):
-            mandate = replace(mandate, asked_term=term, asked_at=now, votes={}, signed_before={})
+            mandate = replace(mandate, asked_term=term, asked_at=now, votes={}, signed_before={}, proofs={})
             return Step(replace(state, mandate=mandate), (Outgoing(None, VoteRequest(state.head.round, term)),))
     return Step(state)
 
@@ -139,7 +173,7 @@ def _elected(state: Coordinator, now: float) -> Coordinator:
     if proposal is None:
         return state
     if closing is None or proposal is not own:
-        return replace(state, phase=Closing(now, proposal, state.term, now))
+        return _with_proofs(replace(state, phase=Closing(now, proposal, state.term, now)), proposal)
     # what members have to see with this node's own, they have to see again
     anew = replace(closing, since_at=now, term=state.term, asked_at=now, signatures={}, carried=frozenset())
     return replace(state, phase=anew)

@@ -148,6 +148,7 @@ class Vote:
 class SignedBefore:
     round: int
     record: bytes
+    proofs: tuple[InvitationProof, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -231,12 +231,14 @@ class Vote(_message.Message):
     def __init__(self, round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., term: _Optional[int] = ..., record_hash: _Optional[bytes] = ..., signed_term: _Optional[int] = ...) -> None: ...
 
 class SignedBefore(_message.Message):
-    __slots__ = ("round", "record")
+    __slots__ = ("round", "record", "proofs")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     round: int
     record: bytes
-    def __init__(self, round: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+    proofs: _containers.RepeatedCompositeFieldContainer[_record_pb2.InvitationProof]
+    def __init__(self, round: _Optional[int] = ..., record: _Optional[bytes] = ..., proofs: _Optional[_Iterable[_Union[_record_pb2.InvitationProof, _Mapping]]] = ...) -> None: ...
 
 class Referral(_message.Message):
     __slots__ = ("round", "term")
@@ -247,20 +249,22 @@ class Referral(_message.Message):
     def __init__(self, round: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Ballot(_message.Message):
-    __slots__ = ("version", "round", "previous_hash", "term", "record", "signed_term")
+    __slots__ = ("version", "round", "previous_hash", "term", "record", "signed_term", "proofs")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     SIGNED_TERM_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     version: int
     round: int
     previous_hash: bytes
     term: int
     record: bytes
     signed_term: int
-    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., term: _Optional[int] = ..., record: _Optional[bytes] = ..., signed_term: _Optional[int] = ...) -> None: ...
+    proofs: _containers.RepeatedCompositeFieldContainer[_record_pb2.InvitationProof]
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., term: _Optional[int] = ..., record: _Optional[bytes] = ..., signed_term: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_record_pb2.InvitationProof, _Mapping]]] = ...) -> None: ...
 
 class RecordSignature(_message.Message):
     __slots__ = ("round", "term", "record_hash", "uncertified")
