@@ -9,13 +9,13 @@ import difflib
 import json
 import os
 import textwrap
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
 
@@ -71,8 +71,8 @@ def _content(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
     try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parsed_file(content.decode(), str(path))
+    except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path}: {error}") from None
 
 

@@ -2,12 +2,18 @@
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spes_peer import config
+from spes_peer.data.preparing.sources import read_recipe
+from spes_peer.errors import BadConfiguration
+from spes_peer.experiment.config import parse_experiment
+from spes_peer.planning.fleet import read_fleet
 from spes_peer.run.checking import Checked, check_text, epochs_of, found, state_bytes, update_bytes
 from spes_peer.run.data import Data
 from spes_peer.run.length import Length
@@ -117,6 +123,24 @@ def test_all_faults_are_said_at_once() -> None:
 def test_text_that_is_no_toml_is_one_error() -> None:
     assert [one[:8] for one in check_text("[run", None).errors] == ["not TOML"]
     assert check_text("", None).errors != ()
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = 1" + "0" * 5000])
+def test_toml_that_its_library_cannot_bear_is_refused_in_one_line_wherever_it_is_read(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    [error] = check_text(text, None).errors
+    assert error.startswith("not TOML")
+    for read in (
+        lambda: parse_run_file(text),
+        lambda: parse_experiment(text, "x.toml"),
+        lambda: read_fleet(path),
+        lambda: read_recipe(path),
+        lambda: config.load(path),
+    ):
+        with pytest.raises(BadConfiguration, match=r"toml: not TOML") as caught:
+            read()
+        assert len(str(caught.value)) < 300
 
 
 @given(st.text(max_size=300) | st.sampled_from(["total_steps = 1" + "0" * 400, "[run]\nseed = nan", "a = [" * 200]))

@@ -8,13 +8,13 @@ import hashlib
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import Model, Sync, Training, validated
 from spes_peer.run.section import Section
@@ -177,11 +177,7 @@ def parse_experiment(source: str, name: str, texts_in: str = "", quick: bool = F
     """The experiment in a TOML file called `name`; `quick` makes it a smoke test of seconds.
 
     Texts are relative to the folder `texts_in`. `BadConfiguration` names the first thing wrong with it."""
-    try:
-        raw = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfiguration(f"{name}: not TOML: {error}") from None
-    file = validated(_File, raw, name)
+    file = validated(_File, parsed_file(source, name), name)
     about = _quick_about(file.experiment) if quick else file.experiment
     if len(set(about.seeds)) < len(about.seeds):
         raise BadConfiguration(f"{name}: experiment.seeds: a seed stands there twice")

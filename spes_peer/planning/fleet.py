@@ -1,7 +1,6 @@
 """Who might take part: groups of volunteers with one kind of card and one kind of line."""
 
 import argparse
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
+from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
@@ -60,10 +60,10 @@ def link(text: str) -> Line:
 def read_fleet(path: Path) -> tuple[Group, ...]:
     """The groups in a file; `BadConfiguration` for one that cannot be used."""
     try:
-        raw = tomllib.loads(path.read_text())
+        raw = parsed_file(path.read_text(), str(path))
     except OSError as error:
         raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path}: not TOML: {error}") from None
     fleet = validated(_Fleet, raw, path.name)
     return tuple(

@@ -4,12 +4,13 @@ An *error* is a run that cannot be, or that would not do what its file says; it 
 can be, and that hardly anybody wants. All are found at once. Pure: what lies on disk is looked at by `organize`.
 """
 
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from spes_peer.errors import BadConfiguration
+from spes_peer.toml import parsed
 from spes_peer.run.data import BYTES_NUM_IDS, Data
 from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import RunLayout
@@ -54,9 +55,9 @@ class Checked:
 def check_text(text: str, data: Data | None) -> Checked:
     """All that is wrong with a run.toml; `data` is what it trains on, if that is known."""
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return Checked(None, (Finding(f"not TOML: {error}"),))
+        raw = parsed(text)
+    except BadConfiguration as error:
+        return Checked(None, (Finding(str(error)),))
     misfits: list[str] = []
     try:
         run = RunFile.model_validate(raw, context=misfits)

@@ -8,13 +8,13 @@ those bytes. Unknown keys are refused with the nearest valid one.
 import difflib
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, public_key_of, verify
 from spes_peer.run.data import Data
@@ -413,11 +413,7 @@ def _whole_number(digits: str) -> int:
 
 def parse_run_file(text: str, name: str = "run.toml") -> RunFile:
     """An organizer's run.toml; `BadConfiguration` names the first thing wrong with it."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfiguration(f"{name}: not TOML: {error}") from None
-    return validated(RunFile, raw, name)
+    return validated(RunFile, parsed_file(text, name), name)
 
 
 S = TypeVar("S", bound=BaseModel)

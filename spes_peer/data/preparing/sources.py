@@ -9,13 +9,13 @@ ratio = 0.3
 licence = "CC-BY-SA-4.0"
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
+from spes_peer.toml import parsed_file
 from spes_peer.data.reading.hub import HUB
 from spes_peer.data.reading.texts import Documents
 from spes_peer.errors import BadConfiguration
@@ -66,10 +66,10 @@ class Recipe(Section):
 def read_recipe(path: Path) -> Recipe:
     """A recipe's file; `BadConfiguration` names the first thing that is wrong with it."""
     try:
-        raw = tomllib.loads(path.read_text())
+        raw = parsed_file(path.read_text(), str(path))
     except OSError as error:
         raise BadConfiguration(f"cannot read the mixture {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path}: not TOML: {error}") from None
     recipe = validated(Recipe, raw, path.name)
     sources = [
