@@ -15,9 +15,9 @@ from typing import Any
 
 import platformdirs
 
-from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.files import write_whole
+from spes_peer.toml import parsed_file
 
 # the folder keeps an invitation, once it has been shown
 _NO_SETTINGS = frozenset({"help", "config", "with_parent", "detach", "yes", "invitation"})

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import Model, Sync, Training, validated
 from spes_peer.run.section import Section
+from spes_peer.toml import parsed_file
 
 CELL_VERSION = 2  # of what a cell's result says and means; another one is run anew
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
+from spes_peer.toml import parsed_file
 from spes_peer.training.plan_command import size
 from spes_peer.training.traffic import Line
 from spes_peer.training.traffic_command import speed

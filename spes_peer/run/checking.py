@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from spes_peer.errors import BadConfiguration
-from spes_peer.toml import parsed
 from spes_peer.run.data import BYTES_NUM_IDS, Data
 from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import RunLayout
 from spes_peer.run.length import Length, num_merges
 from spes_peer.run.manifest import RunFile, in_words
+from spes_peer.toml import parsed
 
 _ROOM_FOR_BYTES = 2 * BYTES_NUM_IDS
 _MOST_BLOCKS = 8192  # a record names each block that changed, and everybody gets every record

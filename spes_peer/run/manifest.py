@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from spes_peer.toml import parsed_file
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, public_key_of, verify
 from spes_peer.run.data import Data
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
 from spes_peer.run.section import Section
+from spes_peer.toml import parsed_file
 from spes_peer.wire import convert
 
 PROTOCOL_VERSION = 6  # of manifest, records and messages together; a change that old clients misread raises it

@@ -15,13 +15,13 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from spes_peer.toml import parsed_file
 from spes_peer.data.reading.hub import HUB
 from spes_peer.data.reading.texts import Documents
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import MAX_SOURCES, STRATUM
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
+from spes_peer.toml import parsed_file
 
 _LEAST_SHARE = 1.001 / STRATUM  # of a ratio that nobody has given
 
