@@ -149,6 +149,6 @@ def _show(options: argparse.Namespace) -> None:
         shown = show.as_json(data) | ({"samples": [{"from": of, "text": text} for of, text in some]} if some else {})
         print(json.dumps(shown, indent=2))
         return
-    print("\n".join(show.lines(data, command.trained_tokens(run_file) if run_file else None)))
+    print("\n".join(show.lines(data, run_file)))
     for of, text in some:
         print(f"\n--- {of}\n{text}")

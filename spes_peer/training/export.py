@@ -32,7 +32,6 @@ from spes_peer.training.model_card import Origin, model_card
 from spes_peer.training.stored_state import StoredState
 
 MAX_SHARD_BYTES = 2 << 30
-_SINGLE = "model.safetensors"
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 

@@ -110,21 +110,11 @@ def run_file_of(folder: Path) -> RunFile | None:
         raise BadConfiguration(f"cannot read {folder / 'run.toml'}: {error}") from None
 
 
-def trained_tokens(run_file: RunFile) -> int:
-    """Of the whole schedule of a run."""
-    training = run_file.training
-    late = training.total_steps - training.final_phase_step
-    early_sequences = training.final_phase_step * training.batch_sequences_at(0)
-    return (early_sequences + late * training.batch_sequences_at(training.total_steps - 1)) * (
-        run_file.model.sequence_length
-    )
-
-
 def report(folder: Path, prepared: Prepared) -> list[str]:
     """For a person."""
     data = prepared.data
     run_file = run_file_of(folder)
-    said = [*show.lines(data, trained_tokens(run_file) if run_file else None), ""]
+    said = [*show.lines(data, run_file), ""]
     for source, counts in zip(data.sources, prepared.counts, strict=True):
         met = {words: counts[kind] for kind, words in TROUBLES.items() if counts[kind]}
         met |= {"empty documents, left out": counts[EMPTY]} if counts[EMPTY] else {}

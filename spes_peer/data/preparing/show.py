@@ -10,7 +10,9 @@ from spes_peer.data.index import ShardIndex
 from spes_peer.data.preparing.encoders import encoder_of
 from spes_peer.data.preparing.progress import count_words
 from spes_peer.errors import BadMessage, BlobMissing
+from spes_peer.run.checking import epochs_of
 from spes_peer.run.data import Data, Shard
+from spes_peer.run.manifest import RunFile
 
 
 def blobs_of(data: Data, blobs: BlobStore) -> set[str]:
@@ -33,12 +35,13 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def lines(data: Data, positions_tokens: int | None = None) -> list[str]:
-    """For a person. `positions_tokens` is how much the whole run trains, where that is known."""
-    rows = [("SOURCE", "TOKENS", "SHARDS", "RATIO", *(("TIMES",) if positions_tokens else ()), "LICENCE")]
+def lines(data: Data, run: RunFile | None = None) -> list[str]:
+    """For a person; how often each source is gone through where the run is known."""
+    epochs = epochs_of(run, data) if run else {}
+    rows = [("SOURCE", "TOKENS", "SHARDS", "RATIO", *(("TIMES",) if run else ()), "LICENCE")]
     for source, share in zip(data.sources, data.shares(), strict=True):
         shards = source.shards
-        times = (f"{positions_tokens * float(share) / shards.num_tokens:.2f}",) if positions_tokens else ()
+        times = (f"{epochs[source.name]:.2f}" if source.name in epochs else "-",) if run else ()
         rows.append(
             (
                 source.name,
