@@ -3,13 +3,12 @@
 The weights are moved by a process of its own, which loads torch (`training.adopt`).
 """
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from spes_peer.errors import BadConfiguration
 from spes_peer.model.huggingface import OLMOE, Upcycling, architecture_of, check_same_model, model_of
+from spes_peer.model.huggingface_folder import read_config
 from spes_peer.organize import Genesis, create_run, run_file_text
 from spes_peer.run.layout import shared_parameters_of
 from spes_peer.run.manifest import Model, RunFile, SignedManifest, parse_run_file
@@ -37,20 +36,6 @@ def check_fits(wanted: Model, model_folder: Path, upcycle: bool) -> None:
     """`BadConfiguration` unless the checkpoint is of a run's model, or of a dense one that becomes it."""
     upcycling = Upcycling(wanted.num_experts, wanted.top_k) if upcycle else None
     check_same_model(wanted, model_of(read_config(model_folder), wanted.sequence_length, upcycling))
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """A Hugging Face folder's config.json."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise BadConfiguration(f"{folder} is no Hugging Face folder: it has no config.json") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadConfiguration(f"cannot read {path}: {error}") from None
-    if not isinstance(config, dict):
-        raise BadConfiguration(f"{path} is not a table of settings")
-    return config
 
 
 def run_file_for(config: dict[str, Any], name: str, upcycle: bool) -> str:

@@ -11,6 +11,7 @@ from spes_peer import conversion, organize
 from spes_peer.data.prepared import data_in
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
+from spes_peer.model.huggingface_folder import read_config
 from spes_peer.planning.explaining import explained, num_active, num_parameters
 from spes_peer.planning.fleet import MOST_VOLUNTEERS, Group, link, read_fleet
 from spes_peer.planning.forecast import UTILISATION, Forecast, forecast
@@ -100,7 +101,7 @@ def read(path: Path) -> tuple[str, Data | None]:
 
 def _begun_with(options: argparse.Namespace) -> RunFile:
     if (model := options.model or options.upcycle) is not None:
-        config = conversion.read_config(model)
+        config = read_config(model)
         text = conversion.run_file_for(config, model.absolute().name, upcycle=options.upcycle is not None)
         return parse_run_file(text)
     name = options.config.name if options.config is not None else options.preset

@@ -6,7 +6,6 @@ to standard output as it comes. A process of its own, because it takes torch.
 """
 
 import argparse
-import json
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from spes_peer.data.spelling import Spelling, spelling_of
 from spes_peer.errors import BadConfiguration, NoDevice, SpesError, UserError
 from spes_peer.model.decoder import Decoder
 from spes_peer.model.huggingface import model_of, tensors_of
+from spes_peer.model.huggingface_folder import read_config
 from spes_peer.model.writing import Taste, continued
 from spes_peer.run.layout import expert_parameters_of, shared_parameters_of
 from spes_peer.run.manifest import Model, parse_run_file
@@ -25,12 +25,11 @@ from spes_peer.run.presets import PRESETS
 from spes_peer.training.adopt import Checkpoint
 
 _LONGEST_CONTEXT = 1 << 20
-_MAX_CONFIG_BYTES = 1 << 20
 
 
 def load(folder: Path, device: str) -> Decoder:
     """The decoder of a Hugging Face folder; `BadConfiguration` for whatever it cannot be made of."""
-    model = model_of(config_in(folder), _LONGEST_CONTEXT)
+    model = model_of(read_config(folder), _LONGEST_CONTEXT)
     checkpoint, tensors = Checkpoint(folder), list(tensors_of(model))
     checkpoint.check(tensors)  # before anything of the size that the config claims is made
     decoder = _empty(model, device)
@@ -39,20 +38,6 @@ def load(folder: Path, device: str) -> Decoder:
         num_elements = parameters[-1].offset + parameters[-1].num_elements
         decoder.load_group(expert, checkpoint.group((one for one in tensors if one.expert == expert), num_elements))
     return decoder.eval()
-
-
-def config_in(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        with path.open("rb") as file:
-            config = json.loads(file.read(_MAX_CONFIG_BYTES))
-    except FileNotFoundError:
-        raise BadConfiguration(f"{folder} is no Hugging Face folder: it has no config.json") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadConfiguration(f"cannot read {path}: {error}") from None
-    if not isinstance(config, dict):
-        raise BadConfiguration(f"{path} is not a table of settings")
-    return config
 
 
 def _empty(model: Model, device: str) -> Decoder:
@@ -111,7 +96,7 @@ def _main() -> None:
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     spelling = spelling_of(options.model)
     decoder = load(options.model, options.device)
-    write(decoder, spelling, prompt, options, _end_of_text(config_in(options.model)))
+    write(decoder, spelling, prompt, options, _end_of_text(read_config(options.model)))
     sys.stdout.write("\n")
 
 
