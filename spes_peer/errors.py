@@ -26,6 +26,9 @@
 Foreign errors become one of these in the adapter that met them.
 """
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import TypeVar
 
 
@@ -129,3 +132,16 @@ class ChildUnfit(ChildFailed):
 
 class ChildDiskTrouble(ChildFailed, DiskTrouble):
     pass
+
+
+@contextlib.contextmanager
+def ending_in_a_line() -> Iterator[None]:
+    """Of a program that one of our commands starts: its last line on standard error says what was wrong, and its exit
+    code is a person's error's own, or 1."""
+    try:
+        yield
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except (SpesError, OSError) as error:
+        sys.exit(str(error))

@@ -26,7 +26,7 @@ from spes_peer.data.corpus import Corpus, read_text_folder, standard_library
 from spes_peer.data.index import ShardIndex
 from spes_peer.data.prepared import DATA_FILE, data_in
 from spes_peer.data.shards import make_shards
-from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed
+from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed, ending_in_a_line
 from spes_peer.files import UNFINISHED, making_folder, write_whole
 from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE
 from spes_peer.identity import Identity, PeerId
@@ -297,16 +297,9 @@ def run_module(module: str, *arguments: str) -> None:
 
 def _main(arguments: Sequence[str]) -> None:
     """`python -m spes_peer.organize FOLDER RUN.toml [CORPUS]`: `create_run` in a process that can be ended."""
-    from spes_peer.errors import SpesError, UserError
-
     folder, run_toml, *rest = map(Path, arguments)
-    try:
+    with ending_in_a_line():
         create_run(folder, run_file_text(None, run_toml), rest[0] if rest else None)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (SpesError, OSError) as error:
-        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.errors import BadConfiguration, ending_in_a_line
 
 
 def _main(folder: Path, order: dict[str, Any], out: Path) -> None:
@@ -41,12 +41,8 @@ def _main(folder: Path, order: dict[str, Any], out: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        _main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (SpesError, OSError) as error:
-        sys.exit(str(error))
+        with ending_in_a_line():
+            _main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]))
     except Exception as error:  # the harness and what it stands on have no errors of their own
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         sys.exit(f"the model cannot be evaluated: {first[:300]}")

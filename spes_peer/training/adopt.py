@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.errors import BadConfiguration, ending_in_a_line
 from spes_peer.model.huggingface import HuggingFaceTensor, dense_tensors_of, tensors_of
 from spes_peer.model.upcycle import draw_routers, expert_of
 from spes_peer.run.layout import Layout
@@ -137,13 +137,8 @@ def adopt(manifest: Manifest, blobs: BlobStore, folder: Path, upcycle: bool) -> 
 
 
 if __name__ == "__main__":
-    try:
+    with ending_in_a_line():
         write_genesis(
             Path(sys.argv[1]),
             lambda manifest, blobs: adopt(manifest, blobs, Path(sys.argv[2]), upcycle="--upcycle" in sys.argv[3:]),
         )
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (SpesError, OSError) as error:
-        sys.exit(str(error))

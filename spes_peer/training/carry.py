@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.errors import BadConfiguration, ending_in_a_line
 from spes_peer.files import write_whole
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import Model, SignedManifest
@@ -55,10 +55,5 @@ def _groups(old: StoredState) -> Iterator[tuple[int | None, Tensor]]:
 
 
 if __name__ == "__main__":
-    try:
+    with ending_in_a_line():
         carry(Path(sys.argv[1]), Path(sys.argv[2]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (SpesError, OSError) as error:
-        sys.exit(str(error))

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spes_peer.data.huggingface_tokenizer import tokenizer_files
-from spes_peer.errors import BadConfiguration, SpesError, UserError
+from spes_peer.errors import BadConfiguration, SpesError, ending_in_a_line
 from spes_peer.files import making_folder
 from spes_peer.model.huggingface import HuggingFaceTensor, config_of, tensors_of
 from spes_peer.run.encodings import BYTES_PER_VALUE, Dtype
@@ -171,10 +171,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with ending_in_a_line():
         _main()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (SpesError, OSError) as error:
-        sys.exit(str(error))
