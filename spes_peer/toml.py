@@ -1,6 +1,7 @@
 """TOML that a person wrote, as tables and values; or one line on why it is none."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 from spes_peer.errors import BadConfiguration
@@ -24,3 +25,13 @@ def parsed_file(text: str, name: str) -> dict[str, Any]:
         return parsed(text)
     except BadConfiguration as error:
         raise BadConfiguration(f"{name}: {error}") from None
+
+
+def read_file(path: Path, what: str = "") -> dict[str, Any]:
+    """Of a file that a person names; `what` it is, such as "the mixture ", for where it cannot be read."""
+    try:
+        return parsed_file(path.read_text(), str(path))
+    except OSError as error:
+        raise BadConfiguration(f"cannot read {what}{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadConfiguration(f"{path}: not TOML: {error}") from None

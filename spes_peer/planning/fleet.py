@@ -11,7 +11,7 @@ from pydantic import Field
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
-from spes_peer.toml import parsed_file
+from spes_peer.toml import read_file
 from spes_peer.training.plan_command import size
 from spes_peer.training.traffic import Line
 from spes_peer.training.traffic_command import speed
@@ -59,13 +59,7 @@ def link(text: str) -> Line:
 
 def read_fleet(path: Path) -> tuple[Group, ...]:
     """The groups in a file; `BadConfiguration` for one that cannot be used."""
-    try:
-        raw = parsed_file(path.read_text(), str(path))
-    except OSError as error:
-        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise BadConfiguration(f"{path}: not TOML: {error}") from None
-    fleet = validated(_Fleet, raw, path.name)
+    fleet = validated(_Fleet, read_file(path), path.name)
     return tuple(
         Group(
             one.count, _parsed(size, one.card, path), _parsed(link, one.link, path), one.tokens_per_second

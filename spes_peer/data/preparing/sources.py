@@ -21,7 +21,7 @@ from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import MAX_SOURCES, STRATUM
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
-from spes_peer.toml import parsed_file
+from spes_peer.toml import read_file
 
 _LEAST_SHARE = 1.001 / STRATUM  # of a ratio that nobody has given
 
@@ -65,13 +65,7 @@ class Recipe(Section):
 
 def read_recipe(path: Path) -> Recipe:
     """A recipe's file; `BadConfiguration` names the first thing that is wrong with it."""
-    try:
-        raw = parsed_file(path.read_text(), str(path))
-    except OSError as error:
-        raise BadConfiguration(f"cannot read the mixture {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise BadConfiguration(f"{path}: not TOML: {error}") from None
-    recipe = validated(Recipe, raw, path.name)
+    recipe = validated(Recipe, read_file(path, "the mixture "), path.name)
     sources = [
         one.model_copy(update={"paths": tuple(_beside(path, text) for text in one.paths)}) for one in recipe.source
     ]
