@@ -9,27 +9,13 @@ from typing import Any
 
 from spes_peer.model.huggingface import OLMOE, Upcycling, architecture_of, check_same_model, model_of
 from spes_peer.model.huggingface_folder import read_config
-from spes_peer.organize import Genesis, create_run, run_file_text
 from spes_peer.run.layout import shared_parameters_of
-from spes_peer.run.manifest import Model, RunFile, SignedManifest, parse_run_file
+from spes_peer.run.manifest import Model, RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.writing import commented
 
 _SHARED_BLOCKS = 32  # or so: enough that every peer reduces some
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 12, 1 << 24
-
-
-def import_run(
-    model_folder: Path, run_folder: Path, config: Path | None = None, corpus: Path | None = None, upcycle: bool = False
-) -> SignedManifest:
-    """Make and sign `run_folder` in one go; its run file is `config`, or else made of the checkpoint and a preset of
-    its kind; its data are bytes."""
-    if config is None:
-        text = run_file_for(read_config(model_folder), run_folder.name, upcycle)
-    else:
-        text = run_file_text(None, config)
-        check_fits(parse_run_file(text, config.name).model, model_folder, upcycle)
-    return create_run(run_folder, text, corpus, Genesis.of_model(model_folder, is_dense=upcycle))
 
 
 def check_fits(wanted: Model, model_folder: Path, upcycle: bool) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spes_peer.blobs import BlobStore
 from spes_peer.cli import main
-from spes_peer.conversion import import_run, run_file_for
+from spes_peer.conversion import run_file_for
 from spes_peer.errors import BadConfiguration
 from spes_peer.model import upcycle
 from spes_peer.model.huggingface import Upcycling, model_of
@@ -251,13 +251,16 @@ def test_the_papers_dense_model_becomes_its_9b() -> None:
     assert made.sync == preset.sync
 
 
-def test_a_run_file_of_another_model_is_refused_by_the_key(tmp_path: Path) -> None:
+def test_a_run_file_of_another_model_is_refused_by_the_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved(tmp_path / "theirs", "olmoe")
-    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    (tmp_path / "run.toml").write_text(run_file_for(config, "r", upcycle=False).replace("top_k = 2", "top_k = 1"))
-    with pytest.raises(BadConfiguration, match=r"the run file has model.top_k = 1, the checkpoint 2"):
-        import_run(tmp_path / "theirs", tmp_path / "run", tmp_path / "run.toml")
-    assert not (tmp_path / "run").exists()
+    model, folder = str(tmp_path / "theirs"), tmp_path / "run"
+    assert command("run", "new", str(folder), "--model", model) == 0
+    run_toml = folder / "run.toml"
+    run_toml.write_text(run_toml.read_text().replace("top_k = 2", "top_k = 1"))
+    capfd.readouterr()
+    assert command("run", "sign", str(folder), "--import", model) == 2
+    assert "the run file has model.top_k = 1, the checkpoint 2" in capfd.readouterr().err
+    assert not (folder / "manifest.spes").exists()
 
 
 @pytest.mark.slow
