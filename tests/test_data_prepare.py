@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import prepare_child
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from spes_peer.blobs import BlobStore
 from spes_peer.cli import main
 from spes_peer.data.index import ShardIndex
 from spes_peer.data.prepared import read_data
+from spes_peer.data.preparing.documents import Counts
 from spes_peer.data.preparing.encoders import JsonEncoder, Special, described, end_among
 from spes_peer.data.preparing.held_out import Document, Elsewhere, HeldOut, LowestKeys, elsewhere_of
 from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
@@ -30,7 +32,7 @@ from spes_peer.data.preparing.order import Order, check_model, stored_tokenizer
 from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, Silent, count_words
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
-from spes_peer.data.preparing.workers import Setup, encode
+from spes_peer.data.preparing.workers import Batch, Position, Setup, encode, encoded
 from spes_peer.data.reading.inputs import find
 from spes_peer.data.reading.records import PART_BYTES, Record
 from spes_peer.errors import BadConfiguration
@@ -179,6 +181,25 @@ def test_a_large_document_is_trained_on_whole_and_never_held_out(tmp_path: Path)
 
 
 # ---- nothing else decides it ----
+
+
+def test_every_worker_leaves_ctrl_c_to_the_command(tmp_path: Path) -> None:
+    before = set(psutil.Process().children())
+    batches = (
+        Batch([Record(b"some text")] * 20, Position(0, number), Counts(), number, "here") for number in range(40)
+    )
+    ignoring = []
+    for count, _ in enumerate(encoded(batches, Setup(Tokenizer(), "uint16", tmp_path, "text"), 3)):
+        if count == 5:
+            born = set(psutil.Process().children()) - before
+            ignoring = [_ignores(one.pid, signal.SIGINT) for one in born if "spawn_main" in str(one.cmdline())]
+    assert ignoring == [True] * 3
+
+
+def _ignores(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1]
+    return bool(int(ignored, 16) >> (number - 1) & 1)
 
 
 def test_the_result_hangs_on_neither_workers_nor_stops_nor_where_the_texts_lie(tmp_path: Path) -> None:

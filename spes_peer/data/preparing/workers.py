@@ -139,7 +139,8 @@ def _pool(setup: Setup, num_workers: int) -> Iterator[ProcessPoolExecutor]:
     others = set(active_children())
     try:
         with _born_alone():
-            pool.submit(_nothing)  # starts all of them
+            for _ in range(num_workers):  # each starts one, unless one is idle by then
+                pool.submit(_nothing)
         yield pool
     except BaseException:
         for worker in set(active_children()) - others:
@@ -171,6 +172,7 @@ _mine: tuple[Setup, Encoder] | None = None
 
 def _begin(setup: Setup) -> None:
     global _mine
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also of one that was born later
     end_with_parent(signal.SIGKILL)
     _mine = setup, setup.encoder()
 
