@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prepare_child import two_sources
+from prepare_parts import END, order_of, run, source, words, write_lines
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders as library_decoders
 from tokenizers import models, pre_tokenizers, trainers
 
 from spes_peer.blobs import BlobStore
-from spes_peer.cli import main
 from spes_peer.data.index import ShardIndex
 from spes_peer.data.prepared import read_data
 from spes_peer.data.preparing.documents import Counts
@@ -33,7 +32,6 @@ from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, Silent, count_words
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
 from spes_peer.data.preparing.workers import Batch, Position, Setup, encode, encoded
-from spes_peer.data.reading.inputs import find
 from spes_peer.data.reading.records import PART_BYTES, Record
 from spes_peer.errors import BadConfiguration
 from spes_peer.lock import holder_of, locked
@@ -42,29 +40,6 @@ from spes_peer.run.manifest import parse_run_file
 from spes_peer.run.presets import PRESETS
 
 LARGE_TOKENIZER = Path(__file__).parents[2] / "shared" / "data" / "tokenizers" / "dolma2.json"
-END = "<|endoftext|>"
-
-
-def words(seed: int, number: int) -> list[str]:
-    """Documents that differ."""
-    numbers = np.random.default_rng(seed).integers(0, 5000, (number, 12))
-    return [f"{seed}.{index} " + " ".join(f"w{word}" for word in row) for index, row in enumerate(numbers)]
-
-
-def write_lines(path: Path, documents: Iterable[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    return path
-
-
-def order_of(*sources: SourceRecipe, **others: object) -> Order:
-    found = tuple(find([Path(path) for path in one.paths], bool(one.memmap)) for one in sources)
-    settings = {"held_out_tokens": 500, "shard_tokens": 1 << 20, **others}
-    return Order(Recipe(source=sources), found, **settings)  # type: ignore[arg-type]
-
-
-def source(path: Path, **others: object) -> SourceRecipe:
-    return SourceRecipe(name=path.stem, paths=(str(path),), **others)  # type: ignore[arg-type]
 
 
 def rows(folder: Path, data: Data) -> list[np.ndarray]:
@@ -520,12 +495,6 @@ def test_without_ratios_sources_are_trained_by_their_length_and_none_falls_below
 
 
 # ---- the command ----
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(one) for one in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_the_command_prepares_shows_and_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

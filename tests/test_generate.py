@@ -154,16 +154,38 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(BadConfiguration, match=r"no tokenizer.json"):
+    with pytest.raises(BadConfiguration, match=r"has no tokenizer.json"):
         spelling_of(tmp_path)
-    for content in (b"{}", b"[" * 10**5, b"\xff", b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'):
+    bpe = '{"version": "1.0", "model": {"type": "BPE", "vocab": %s, "merges": []}}'
+    for content, said in (
+        (b"{}", r"is no tokenizer\.json"),
+        (b"[" * 10**5, "cannot read"),
+        (b"\xff", "cannot read"),
+        ((bpe % '{"a": -1}').encode(), r"is no tokenizer\.json"),
+        ((bpe % "{}").encode(), "no token at all"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(BadConfiguration, match="cannot read"):
+        with pytest.raises(BadConfiguration, match=said):
             spelling_of(tmp_path)
     with path.open("wb") as file:
         file.truncate(65 << 20)
     with pytest.raises(BadConfiguration, match="at most"):
         spelling_of(tmp_path)
+
+
+def test_a_tokenizer_that_reads_no_text_or_writes_none_is_refused_in_a_line(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}))
+    path.write_text(words.to_str())
+    with pytest.raises(BadConfiguration, match=r"cannot encode this text \(.*Missing \[UNK\]"):
+        spelling_of(tmp_path).ids_of("c")
+    words.decoder = tokenizers.decoders.Strip("a", 5, 5)  # the library panics at a text shorter than that
+    path.write_text(words.to_str())
+    spelling = spelling_of(tmp_path)
+    assert spelling.ids_of("a") == [0]
+    with pytest.raises(BadConfiguration, match="cannot write what the model says"):
+        spelling.add(0)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+from spes_peer.data import library
 from spes_peer.data.huggingface_tokenizer import byte_tokenizer_files
 from spes_peer.errors import BadConfiguration
+from spes_peer.run.data import MAX_TOKENIZER_BYTES
 
-_MAX_TOKENIZER_BYTES = 64 << 20
 _BROKEN = "\ufffd"
 _LOOKED_BACK = 16  # tokens before the newest that may change how those are written
 
@@ -49,7 +50,8 @@ class Bytes:
 
 
 class Words:
-    """Of a tokenizer.json, read by the library `tokenizers`."""
+    """Of a tokenizer.json, read by the library `tokenizers`. `BadConfiguration` for a text that it cannot encode, and
+    for tokens that it cannot write."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -58,7 +60,8 @@ class Words:
         self._shown = ""
 
     def ids_of(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        with library.failing_plainly("the model's tokenizer.json cannot encode this text"):
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def add(self, token: int) -> str:
         self._tokens.append(token)
@@ -75,16 +78,17 @@ class Words:
         return self._text()[len(self._shown) :]
 
     def _text(self) -> str:
-        return str(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
+        with library.failing_plainly("the model's tokenizer.json cannot write what the model says"):
+            return str(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
 
 
 def spelling_of(folder: Path) -> Spelling:
     """Of a Hugging Face folder; `BadConfiguration` where its tokenizer cannot be used."""
     path = folder / "tokenizer.json"
     try:
-        if path.stat().st_size > _MAX_TOKENIZER_BYTES:
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
             raise BadConfiguration(
-                f"{path} has {path.stat().st_size} bytes, and at most {_MAX_TOKENIZER_BYTES} are read"
+                f"{path} has {path.stat().st_size} bytes, and at most {MAX_TOKENIZER_BYTES} are read"
             )
         content = path.read_bytes()
         if json.loads(content) == _ours():
@@ -93,14 +97,10 @@ def spelling_of(folder: Path) -> Spelling:
         raise BadConfiguration(f"{folder} has no tokenizer.json, the only kind of tokenizer that is read") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadConfiguration(f"cannot read {path}: {error}") from None
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise BadConfiguration("this model's tokenizer needs one more package: pip install tokenizers") from None
-    try:
-        return Words(Tokenizer.from_buffer(content))
-    except Exception as error:  # the library has no errors of its own
-        raise BadConfiguration(f"cannot read {path}: {str(error)[:200]}") from None
+    spelling = Words(library.load(content, path))
+    if not spelling.num_ids:
+        raise BadConfiguration(f"{path} has no token at all")
+    return spelling
 
 
 def _ours() -> Any:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def ordered(files: Sequence[InputFile], source: str, seed: int) -> list[InputFil
 def batches(files: Sequence[InputFile], recipe: SourceRecipe, start: Position, is_strict: bool) -> Iterator[Batch]:
     """What is left of `files` from `start` on. Strict: `BadConfiguration` for the first file that is damaged."""
     taken: list[Record] = []
+    places: list[tuple[Path, int]] = []
     counts, size, where = Counts(), 0, ""
     bytes_before = sum(file.size_bytes for file in files[: start.file])
     ahead = Ahead(files)
@@ -50,14 +52,15 @@ def batches(files: Sequence[InputFile], recipe: SourceRecipe, start: Position, i
                 counts[record.kind] += 1
             else:
                 taken.append(record)
+                places.append((file.path, number))
                 size += len(record.raw)
             if size >= BATCH_BYTES or len(taken) >= _BATCH_RECORDS:
-                yield Batch(taken, Position(index, number), counts, bytes_before + meter.num_bytes, where)
-                taken, counts, size, where = [], Counts(), 0, ""
+                yield Batch(taken, Position(index, number), counts, bytes_before + meter.num_bytes, where, places)
+                taken, places, counts, size, where = [], [], Counts(), 0, ""
         bytes_before += file.size_bytes
         ahead.done_with(index)
     ahead.close()
-    yield Batch(taken, Position(len(files), 0), counts, bytes_before, where)
+    yield Batch(taken, Position(len(files), 0), counts, bytes_before, where, places)
 
 
 def _note_trouble(file: InputFile, number: int, record: Record, is_strict: bool) -> None:

@@ -5,7 +5,6 @@ of text behind each document.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import BadConfiguration
+from spes_peer.data import library
+from spes_peer.errors import BadConfiguration, SpesError
 from spes_peer.run.data import MAX_TOKENIZER_BYTES, TokenDtype, Tokenizer
 
 USUAL_ENDS = (
@@ -27,11 +27,20 @@ _ALL_AT_ONCE_BYTES = 1 << 19
 TokenIds = NDArray[np.unsignedinteger]
 
 
+class TextRefused(SpesError):
+    """`TextRefused(place, why)`: of several texts the tokenizer cannot encode the one at `place`."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(place, why)
+        self.place, self.why = place, why
+
+
 class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Token ids of each text, without an end."""
+        """Token ids of each text, without an end. `TextRefused` for the first that has none."""
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def decode(self, tokens: Sequence[int]) -> str:
+        """`BadConfiguration` where the tokenizer cannot."""
 
 
 class BytesEncoder:
@@ -56,13 +65,32 @@ class JsonEncoder:
         for end, text in enumerate(texts, 1):
             num_bytes += len(text)
             if num_bytes >= _ALL_AT_ONCE_BYTES or end == len(texts):
-                some = self._tokenizer.encode_batch_fast(list(texts[start:end]), add_special_tokens=False)
-                ids += [np.array(one.ids, dtype=self._dtype) for one in some]
+                ids += self._some(texts[start:end], start)
                 start, num_bytes = end, 0
         return ids
 
+    def _some(self, texts: Sequence[str], start: int) -> list[TokenIds]:
+        try:
+            return self._at_once(texts)
+        except BadConfiguration as error:
+            raise TextRefused(start + self._first_refused(texts), str(error)) from None
+
+    def _at_once(self, texts: Sequence[str]) -> list[TokenIds]:
+        with library.failing_plainly("the tokenizer cannot encode it"):
+            made = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [np.array(one.ids, dtype=self._dtype) for one in made]
+
+    def _first_refused(self, texts: Sequence[str]) -> int:
+        for place, text in enumerate(texts):
+            try:
+                self._at_once([text])
+            except BadConfiguration:
+                return place
+        return 0  # each alone is encoded: one of them is at fault
+
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+        with library.failing_plainly("the tokenizer cannot write these ids as text"):
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 
 def encoder_of(tokenizer: Tokenizer, dtype: TokenDtype, blobs: BlobStore) -> Encoder:
@@ -76,25 +104,15 @@ def dtype_of(tokenizer: Tokenizer) -> TokenDtype:
 
 
 def load(path: Path) -> Any:
-    """A `tokenizers.Tokenizer` that cuts and fills nothing; `BadConfiguration` where there is none in the file."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        from tokenizers import Tokenizer as Library
-    except ImportError:
-        raise BadConfiguration("to use a tokenizer.json, install: pip install 'spes-peer[data]'") from None
+    """A `tokenizers.Tokenizer` to which names of special tokens are text; `BadConfiguration` where there is none in the
+    file."""
     try:
         if path.stat().st_size > MAX_TOKENIZER_BYTES:
             raise BadConfiguration(f"{path} is larger than a tokenizer may be ({MAX_TOKENIZER_BYTES >> 20} MiB)")
-        tokenizer = Library.from_buffer(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise BadConfiguration(f"cannot read the tokenizer {path}: {error.strerror}") from None
-    except BadConfiguration:
-        raise
-    except Exception as error:  # the library raises bare ones
-        said = (str(error).splitlines() or ["?"])[0][:200]
-        raise BadConfiguration(f"{path} is no tokenizer.json ({said})") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = library.load(content, path)
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -113,9 +131,9 @@ class Special:
 def described(path: Path, end_of_text: str = "") -> Tokenizer:
     """The manifest's section for a tokenizer.json, without its blob. `end_of_text` is the token that a person named;
     else it must be found. `BadConfiguration` where that is not clear."""
-    library = load(path)
-    vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
-    added = library.get_added_tokens_decoder()
+    tokenizer = load(path)
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    added = tokenizer.get_added_tokens_decoder()
     special = Special(
         num_ids=max(vocabulary.values(), default=0) + 1,
         ids={token.content: number for number, token in added.items() if token.special},

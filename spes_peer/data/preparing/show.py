@@ -9,7 +9,7 @@ from spes_peer.blobs import BlobStore
 from spes_peer.data.index import ShardIndex
 from spes_peer.data.preparing.encoders import encoder_of
 from spes_peer.data.preparing.progress import count_words
-from spes_peer.errors import BadMessage, BlobMissing
+from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing
 from spes_peer.run.checking import epochs_of
 from spes_peer.run.data import Data, Shard
 from spes_peer.run.manifest import RunFile
@@ -75,20 +75,30 @@ def as_json(data: Data) -> dict[str, Any]:
 def samples(data: Data, blobs: BlobStore, number: int, length: int) -> Iterator[tuple[str, str]]:
     """Sequences as text: where from, and what they say. Of each source in turns, from all over it, and held out."""
     encoder = encoder_of(data.tokenizer, data.token_dtype, blobs)
+
+    def said(of: str, shard: Shard, start: int) -> tuple[str, str]:
+        tokens = _sequence(shard, blobs, data, start, length)
+        try:
+            return of, encoder.decode(tokens)
+        except BadConfiguration as error:
+            raise BadConfiguration(f"{of}, with the tokenizer {data.tokenizer.name}: {error}") from None
+
     index = ShardIndex.read(data, blobs)
     places = [[at for at in index.numbers() if at.source == place] for place in range(len(data.sources))]
     for turn in range(number):
         for source, of_source in zip(data.sources, places, strict=True):
             at = of_source[turn * len(of_source) // number]
             shard = index.shard(at)
-            tokens = _sequence(shard, blobs, data, turn * shard.num_tokens // number, length)
-            yield f"{source.name}, shard {at.number}", encoder.decode(tokens)
+            yield said(f"{source.name}, shard {at.number}", shard, turn * shard.num_tokens // number)
     for turn in range(number):
-        start = turn * data.held_out.num_tokens // number
-        yield "held out", encoder.decode(_sequence(data.held_out, blobs, data, start, length))
+        yield said("held out", data.held_out, turn * data.held_out.num_tokens // number)
 
 
 def _sequence(shard: Shard, blobs: BlobStore, data: Data, start: int, length: int) -> list[int]:
+    if blobs.size_bytes(shard.blob) != data.size_bytes(shard):
+        raise BadConfiguration(
+            f"{blobs.path(shard.blob)} is damaged: it has not the size of its {shard.num_tokens} tokens"
+        )
     dtype = np.dtype(data.token_dtype).newbyteorder("<")
     tokens = np.frombuffer(blobs.map(shard.blob), dtype=dtype, count=shard.num_tokens)
     return [int(token) for token in tokens[start : start + length]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.preparing.documents import Counts, texts
-from spes_peer.data.preparing.encoders import Encoder, TokenIds, encoder_of
+from spes_peer.data.preparing.encoders import Encoder, TextRefused, TokenIds, encoder_of
 from spes_peer.data.reading.records import Record
-from spes_peer.errors import ChildDied
+from spes_peer.errors import BadConfiguration, ChildDied
 from spes_peer.run.data import TokenDtype, Tokenizer
 from spes_peer.tied import end_with_parent
 
@@ -50,7 +50,9 @@ class Batch:
     num_bytes_read: int
     """Of the source's files, as they lie on disk, up to there."""
     where: str
-    """For a person."""
+    """It begins, for a person."""
+    places: list[tuple[Path, int]] = field(default_factory=list)
+    """Of each of the records: in which file, and the how manieth there."""
 
 
 class Encoded(NamedTuple):
@@ -80,10 +82,14 @@ class Setup:
 
 
 def encode(setup: Setup, encoder: Encoder, records: list[Record]) -> Encoded:
-    """One batch, in this process."""
+    """One batch, in this process. `TextRefused` names the place of a record."""
     counts = Counts()
     of_records = list(texts(records, setup.text_field, counts))
-    parts = iter(encoder.encode([part for one in of_records for part in one.parts]))
+    try:
+        parts = iter(encoder.encode([part for one in of_records for part in one.parts]))
+    except TextRefused as error:
+        places = [place for place, one in enumerate(of_records) for _ in one.parts]
+        raise TextRefused(places[error.place], error.why) from None
     end = np.array([setup.tokenizer.end_of_text], dtype=setup.dtype)
     pieces: list[TokenIds] = [end[:0]]
     ends_at = np.empty(len(of_records), dtype=np.int64)
@@ -101,11 +107,14 @@ def encode(setup: Setup, encoder: Encoder, records: list[Record]) -> Encoded:
 
 
 def encoded(batches: Iterable[Batch], setup: Setup, num_workers: int) -> Iterator[tuple[Batch, Encoded]]:
-    """Each batch with its token ids, in order; with one worker in this process. `ChildDied` when one was killed."""
+    """Each batch with its token ids, in order; with one worker in this process. `ChildDied` when one was killed,
+    `BadConfiguration` for a text that the tokenizer cannot encode."""
     if num_workers == 1:
         encoder = setup.encoder()
         for batch in batches:
-            yield batch, encode(setup, encoder, batch.records)
+            with _naming_the_text(batch, setup.tokenizer):
+                made = encode(setup, encoder, batch.records)
+            yield batch, made
         return
     with _pool(setup, num_workers) as pool:
         waiting: deque[tuple[Batch, Future[Encoded]]] = deque()
@@ -113,19 +122,32 @@ def encoded(batches: Iterable[Batch], setup: Setup, num_workers: int) -> Iterato
         for batch in batches:
             size = sum(len(record.raw) for record in batch.records)
             while waiting and (len(waiting) > 2 * num_workers or num_bytes + size > _BYTES_UNDER_WAY):
-                done = _result(waiting)
+                done = _result(waiting, setup.tokenizer)
                 num_bytes -= sum(len(record.raw) for record in done[0].records)
                 yield done
             num_bytes += size
             waiting.append((batch, pool.submit(_encode, batch.records)))
         while waiting:
-            yield _result(waiting)
+            yield _result(waiting, setup.tokenizer)
 
 
-def _result(waiting: deque[tuple[Batch, Future[Encoded]]]) -> tuple[Batch, Encoded]:
+@contextmanager
+def _naming_the_text(batch: Batch, tokenizer: Tokenizer) -> Iterator[None]:
+    try:
+        yield
+    except TextRefused as error:
+        path, number = batch.places[error.place]
+        raise BadConfiguration(
+            f"{path}, record {number}, with the tokenizer {tokenizer.name}: {error.why}; take another tokenizer, or"
+            " change the text"
+        ) from None
+
+
+def _result(waiting: deque[tuple[Batch, Future[Encoded]]], tokenizer: Tokenizer) -> tuple[Batch, Encoded]:
     batch, future = waiting.popleft()
     try:
-        return batch, future.result()
+        with _naming_the_text(batch, tokenizer):
+            return batch, future.result()
     except BrokenProcessPool:
         raise ChildDied(
             f"a worker was killed at {batch.where}, for lack of memory perhaps; what is done is kept: run the same"

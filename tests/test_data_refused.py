@@ -1,0 +1,78 @@
+"""What `data prepare` and `data show` cannot do with what people give them: said in one line, whatever it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prepare_parts import END, order_of, run, source, words, write_lines
+from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders as library_decoders
+
+from spes_peer.blobs import BlobStore
+from spes_peer.data.preparing.prepare import prepare
+
+# ---- tokenizers ----
+
+
+def of_words(path: Path, decoder: object = None) -> Path:
+    """A tokenizer.json that knows some words, and fails at any other."""
+    library = Library(models.WordLevel({END: 0, **{f"w{number}": number + 1 for number in range(5000)}}))
+    library.add_special_tokens([END])
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.decoder = decoder
+    path.parent.mkdir(exist_ok=True)
+    library.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_file_and_place(
+    num_workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = [" ".join(f"w{number % 5000}" for number in range(index, index + 40)) for index in range(2500)]
+    write_lines(tmp_path / "in" / "a.jsonl", [*fine[:2001], "", "what is this?", *fine[2001:]])
+    tokenizer = of_words(tmp_path / "words.json")
+    arguments = (tmp_path / "out", tmp_path / "in", "--tokenizer", tokenizer)
+    assert run("data", "prepare", *arguments, "--workers", num_workers) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'in' / 'a.jsonl'}, record 2003, with the tokenizer words: " in said
+    assert "Missing [UNK] token" in said
+
+
+def test_a_tokenizer_that_panics_at_every_text_is_refused_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = of_words(tmp_path / "words.json")
+    described_there = json.loads(tokenizer.read_text())
+    tokenizer.write_text(json.dumps({**described_there, "pre_tokenizer": {"type": "FixedLength", "length": 0}}))
+    write_lines(tmp_path / "in" / "a.jsonl", ["w1"])
+    assert run("data", "prepare", tmp_path / "out", tmp_path / "in", "--tokenizer", tokenizer, "--workers", 1) == 2
+    assert "a.jsonl, record 1, with the tokenizer words: the tokenizer cannot encode it (" in capsys.readouterr().err
+
+
+def test_samples_that_the_tokenizer_cannot_write_are_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [" ".join(f"w{index}" for _ in range(20)) for index in range(400)])
+    to_w = library_decoders.Replace(Regex("w.*"), "w")
+    panics = library_decoders.Sequence([to_w, library_decoders.Strip("w", 9, 9)])  # there is not so much to strip
+    tokenizer = of_words(tmp_path / "words.json", panics)
+    arguments = (tmp_path / "out", tmp_path / "in", "--tokenizer", tokenizer)
+    assert run("data", "prepare", *arguments, "--workers", 1) == 0
+    assert run("data", "show", tmp_path / "out") == 0
+    capsys.readouterr()
+    assert run("data", "show", tmp_path / "out", "--sample", 1) == 2
+    assert "in, shard 0, with the tokenizer words: the tokenizer cannot write these" in capsys.readouterr().err
+
+
+def test_a_shard_that_was_cut_short_is_named_when_samples_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = prepare(tmp_path, order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400)))))
+    path = BlobStore(tmp_path / "blobs").path(made.data.held_out.blob)
+    path.chmod(0o644)
+    for content in (b"", b"cut"):
+        path.write_bytes(content)
+        assert run("data", "show", tmp_path, "--sample", 1) == 2
+        assert f"{path} is damaged" in capsys.readouterr().err
