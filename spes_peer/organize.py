@@ -152,14 +152,11 @@ def sign_run(
     else may be at work on the folder, and the caller alone if `is_held`.
 
     `BadConfiguration` for a run that is signed already, or whose file is not as it must be."""
-    text = run_file_in(folder)
-    if is_signed(folder):
-        raise BadConfiguration(
-            f"{folder} is signed already, and stays as it is; a changed run is a new one: spes-peer run new, then"
-            f" spes-peer run sign FOLDER --from {folder}"
-        )
-    organizer = _key(folder, key)
+    run_file_in(folder)  # or there is nothing to hold
+    _refuse_signed(folder)
     with contextlib.nullcontext() if is_held else held(folder):
+        _refuse_signed(folder)  # just now, perhaps, by another
+        text, organizer = run_file_in(folder), _key(folder, key)
         refuse_unless_sound(check_text(text, data_in(folder)), folder)
         run_file = parse_run_file(text)
         data = data_in(folder) or _embedded(folder, run_file)
@@ -188,6 +185,14 @@ def refuse_unless_sound(checked: Checked, folder: Path) -> None:
     if errors := checked.errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise BadConfiguration(f"{RUN_FILE}: {errors[0]}{more}; all of it: spes-peer run check {folder}")
+
+
+def _refuse_signed(folder: Path) -> None:
+    if is_signed(folder):
+        raise BadConfiguration(
+            f"{folder} is signed already, and stays as it is; a changed run is a new one: spes-peer run new, then"
+            f" spes-peer run sign FOLDER --from {folder}"
+        )
 
 
 def _begin(folder: Path, run_toml: str) -> Identity:

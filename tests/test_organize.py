@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,22 @@ def test_what_is_signed_is_not_signed_again(folder: Path, no_torch: None) -> Non
     with pytest.raises(BadConfiguration, match=r"is signed already.*--from"):
         sign_run(folder)
     assert read_manifest(folder) == before
+
+
+def test_what_another_signs_while_one_waits_for_the_folder_is_not_signed_again(
+    folder: Path, no_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, signed_first = organize.held, []
+
+    def held_by_another_first(path: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(organize, "held", hold)
+        signed_first.append(sign_run(path))
+        return hold(path)
+
+    monkeypatch.setattr(organize, "held", held_by_another_first)
+    with pytest.raises(BadConfiguration, match="is signed already"):
+        sign_run(folder)
+    assert [read_manifest(folder)] == signed_first
 
 
 @pytest.mark.parametrize("at", ["genesis", "record", "manifest"])
