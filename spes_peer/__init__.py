@@ -17,7 +17,7 @@ The folders answer one question each, and import only downwards:
     model, data       the decoder; text to tokens to disjoint ranges
     run               what everybody agreed on: manifest, records, signatures
     wire              messages as bytes
-    blobs, identity, files, errors
+    blobs, identity, files, measures, errors
 """
 
 import sys

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+from spes_peer import measures
+
 _GAP = "\u00a0"  # a number stays beside its unit
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -34,23 +36,7 @@ def share(part: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units that matter."""
-    if seconds is None:
-        return "–"
-    if seconds < 99.5:
-        return f"{seconds:.0f}{_GAP}s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes}{_GAP}min"
-    if minutes < 48 * 60:
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    hours = round(minutes / 60)
-    return _two(hours // 24, "d", hours % 24, "h")
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    said = f"{large}{_GAP}{large_unit}"
-    return f"{said}{_GAP}{small}{_GAP}{small_unit}" if small else said
+    return "–" if seconds is None else measures.duration(seconds).replace(" ", _GAP)
 
 
 def moment(at: float) -> str:

@@ -11,6 +11,7 @@ from spes_peer import conversion, organize
 from spes_peer.data.prepared import data_in
 from spes_peer.errors import BadConfiguration
 from spes_peer.identity import Identity
+from spes_peer.measures import amount, duration
 from spes_peer.model.huggingface_folder import read_config
 from spes_peer.planning.explaining import explained, num_active, num_parameters
 from spes_peer.planning.fleet import MOST_VOLUNTEERS, Group, link, read_fleet
@@ -22,7 +23,6 @@ from spes_peer.run.data import Data
 from spes_peer.run.length import Length
 from spes_peer.run.manifest import Run, RunFile, parse_run_file, validated
 from spes_peer.run.writing import commented
-from spes_peer.training.traffic_command import amount, duration
 
 _CARDS_GB = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192)
 _LINK = "100Mb/20Mb"

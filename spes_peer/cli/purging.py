@@ -23,8 +23,8 @@ from spes_peer.files import our_disk
 from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE, own_content
 from spes_peer.identity import Identity
 from spes_peer.lock import LOCK_FILE, holder_of, locked
+from spes_peer.measures import amount
 from spes_peer.run.manifest import SignedManifest
-from spes_peer.training.traffic_command import amount
 
 _END_SECONDS = 60.0
 _LOOK_SECONDS = 0.1

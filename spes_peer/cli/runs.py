@@ -8,7 +8,7 @@ from typing import Any
 from spes_peer.cli.parsing import add_log_level, sentence
 from spes_peer.known_runs import KnownRun, folders, look_at
 from spes_peer.logs import plain
-from spes_peer.training.traffic_command import amount
+from spes_peer.measures import amount
 
 _LONGEST_NAME = 24
 

@@ -15,11 +15,11 @@ from spes_peer.exchange.link import Link, blaming
 from spes_peer.exchange.newcomer import CALL_SECONDS, link_to
 from spes_peer.identity import Identity
 from spes_peer.logs import plain
+from spes_peer.measures import amount, duration
 from spes_peer.ports import Ports, address_towards, choose_ports
 from spes_peer.run.data import NAME_BYTES, Data, Shard
 from spes_peer.run.manifest import Manifest
 from spes_peer.training.traffic import traffic_plan
-from spes_peer.training.traffic_command import amount, duration
 from spes_peer.wire.peer_pb2 import FetchRequest
 
 _MEASURE_SECONDS = 3.0

@@ -7,10 +7,10 @@ from spes_peer.amending.words import admission
 from spes_peer.first_start.facts import Facts
 from spes_peer.identity import PeerId
 from spes_peer.logs import plain
+from spes_peer.measures import amount, duration
 from spes_peer.run.data import mixture_words
 from spes_peer.run.layout import RunLayout
 from spes_peer.run.manifest import Origin
-from spes_peer.training.traffic_command import amount, duration
 
 _LABEL_WIDTH = 12
 _WIDTH = 100

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spes_peer.measures import amount, duration
 from spes_peer.planning.lines import count, folded, number, percent
 from spes_peer.run.checking import epochs_of, state_bytes, update_bytes
 from spes_peer.run.data import Data
@@ -11,7 +12,6 @@ from spes_peer.run.layout import RunLayout
 from spes_peer.run.length import Length, num_merges
 from spes_peer.run.manifest import RunFile
 from spes_peer.run.writing import as_toml
-from spes_peer.training.traffic_command import amount, duration
 
 _LABEL_WIDTH = 38
 _UNITS = ("seconds", "tokens", "steps", "rounds", "sequences", "elements", "peers")

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from spes_peer.amending.words import changes
 from spes_peer.logs import plain
+from spes_peer.measures import duration
 from spes_peer.planning.explaining import num_active, num_parameters
 from spes_peer.planning.lines import count, folded, number, percent
 from spes_peer.run.length import Length
 from spes_peer.run.manifest import Admission, Manifest, Origin, SignedManifest, Timing
 from spes_peer.run.records import Record
 from spes_peer.run.rules import Rules
-from spes_peer.training.traffic_command import duration
 
 _LABEL_WIDTH = 12
 _LONGEST = 200  # characters of what an organizer writes

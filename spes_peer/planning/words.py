@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from spes_peer.measures import amount, duration
 from spes_peer.planning.explaining import num_active, num_parameters
 from spes_peer.planning.forecast import CHOICES, DAY, Forecast, GroupForecast, PhaseForecast
 from spes_peer.planning.lines import count, folded, number, percent, wrapped
 from spes_peer.training.plan import Plan
 from spes_peer.training.traffic import Line
-from spes_peer.training.traffic_command import amount, duration
 
 _LABEL_WIDTH = 20
 

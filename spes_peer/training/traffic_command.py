@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from spes_peer.measures import amount, duration
 from spes_peer.run.encodings import Encoding
 from spes_peer.run.manifest import RunFile
 from spes_peer.training.traffic import (
@@ -147,28 +148,6 @@ def overview(forecasts: Mapping[str, Forecast]) -> str:
             "snapshot   what a newcomer fetches",
         ]
     )
-
-
-def amount(size_bytes: float) -> str:
-    """Bytes to three digits: 13.2 GB."""
-    units = iter(("B", "kB", "MB", "GB", "TB"))
-    unit = next(units)
-    while size_bytes >= 999.5 and unit != "TB":
-        size_bytes, unit = size_bytes / 1000, next(units)
-    digits = 0 if unit == "B" or size_bytes >= 99.95 else 1 if size_bytes >= 9.995 else 2
-    return f"{size_bytes:.{digits}f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """As one would say it: 48 s, 12 min, 3 h 20 min, 2.5 days."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s" if seconds >= 9.95 or not seconds else f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02} min"
-    return f"{seconds / 86_400:.1f} days"
 
 
 def speed(text: str) -> float:

@@ -10,11 +10,12 @@ from spes_peer.data.preparing.documents import EMPTY, TROUBLES
 from spes_peer.data.preparing.journal import DOWNLOADS, WORK_FOLDER
 from spes_peer.data.preparing.order import DEFAULT_HELD_OUT_TOKENS, Order
 from spes_peer.data.preparing.prepare import Prepared, prepare
-from spes_peer.data.preparing.progress import Shown, count_words, duration, rate_words
+from spes_peer.data.preparing.progress import Shown, count_words, rate_words
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of
 from spes_peer.data.reading.hub import HUB, listed
 from spes_peer.data.reading.inputs import Found, find
 from spes_peer.errors import BadConfiguration
+from spes_peer.measures import duration
 from spes_peer.run.manifest import RunFile, parse_run_file, validated
 
 logger = logging.getLogger(__name__)

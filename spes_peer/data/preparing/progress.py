@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from spes_peer.measures import duration
+
 LINE_SECONDS = 10.0
 
 
@@ -89,11 +91,3 @@ def count_words(number: float) -> str:
 
 def rate_words(tokens_per_second: float) -> str:
     return f"{count_words(tokens_per_second)} tokens/s"
-
-
-def duration(seconds: float) -> str:
-    """To a minute."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"

@@ -1,0 +1,30 @@
+"""Bytes and times as one says them, for every part that tells a person of them."""
+
+import math
+
+_MINUTE, _DAY, _YEAR = 60, 86_400.0, 365.25 * 86_400.0
+_LONGEST_YEARS = 1e9
+
+
+def amount(size_bytes: float) -> str:
+    """Bytes to three digits: 13.2 GB."""
+    units = iter(("B", "kB", "MB", "GB", "TB", "PB", "EB"))
+    unit = next(units)
+    while size_bytes >= 999.5 and unit != "EB":
+        size_bytes, unit = size_bytes / 1000, next(units)
+    digits = 0 if unit == "B" or size_bytes >= 99.95 else 1 if size_bytes >= 9.995 else 2
+    return f"{size_bytes:,.{digits}f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """As one would say it: 2.4 s, 48 s, 12 min, 3 h 20 min, 2.5 days, 12 years."""
+    if not math.isfinite(seconds) or seconds > _LONGEST_YEARS * _YEAR:
+        return "more than a billion years"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s" if seconds >= 9.95 or not seconds else f"{seconds:.1f} s"
+    minutes = round(seconds / _MINUTE)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{seconds / _DAY:,.1f} days" if seconds < 3 * _YEAR else f"{seconds / _YEAR:,.0f} years"
