@@ -27,7 +27,7 @@ from spes_peer.data.preparing.documents import Counts
 from spes_peer.data.preparing.encoders import JsonEncoder, Special, described, end_among
 from spes_peer.data.preparing.held_out import Document, Elsewhere, HeldOut, LowestKeys, elsewhere_of
 from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
-from spes_peer.data.preparing.order import Order, check_model, stored_tokenizer
+from spes_peer.data.preparing.order import Order, check_model, tokenizer_of
 from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, Silent, count_words
 from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
@@ -213,24 +213,6 @@ def test_a_preparation_that_is_killed_again_and_again_makes_what_it_would_have_m
     assert made >= wanted
 
 
-def test_an_unfinished_preparation_of_something_else_is_not_gone_on_with(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "in" / "a.jsonl", words(1, 9_000))
-
-    class Stops:
-        def went_on(self, what: str, num_bytes: int, num_tokens: int) -> None:
-            del what, num_bytes
-            if num_tokens > 400_000:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(tmp_path, order_of(source(path)), shows=Stops(), checkpoint_seconds=0.0)
-    with pytest.raises(BadConfiguration, match="repeat that command to go on with it, or add --anew"):
-        prepare(tmp_path, order_of(source(path), seed=5))
-    prepare(tmp_path, order_of(source(path), seed=5), starts_over=True)
-    with pytest.raises(BadConfiguration, match="has data already"):
-        prepare(tmp_path, order_of(source(path), seed=5))
-
-
 def test_data_is_neither_replaced_while_the_run_is_signed_nor_signed_while_it_is_made(tmp_path: Path) -> None:
     order = order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))))
     data = prepare(tmp_path, order).data
@@ -276,11 +258,11 @@ def test_a_run_that_was_signed_just_before_its_data_would_change_keeps_it(
     order = order_of(source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))))
     data = prepare(tmp_path, order).data
 
-    def tokenizer_and_meanwhile(order: Order, blobs: BlobStore) -> Tokenizer:
+    def tokenizer_and_meanwhile(order: Order) -> tuple[Tokenizer, bytes]:
         (tmp_path / "manifest.spes").write_bytes(b"signed")
-        return stored_tokenizer(order, blobs)
+        return tokenizer_of(order)
 
-    monkeypatch.setattr("spes_peer.data.preparing.prepare.stored_tokenizer", tokenizer_and_meanwhile)
+    monkeypatch.setattr("spes_peer.data.preparing.prepare.tokenizer_of", tokenizer_and_meanwhile)
     with pytest.raises(BadConfiguration, match="is signed, and its data is part of that"):
         prepare(tmp_path, replace(order, seed=2), starts_over=True)
     assert read_data(tmp_path) == data

@@ -11,13 +11,16 @@ from tokenizers import decoders as library_decoders
 
 from spes_peer.blobs import BlobStore
 from spes_peer.data.preparing.prepare import prepare
+from spes_peer.errors import BadConfiguration
+from spes_peer.run.manifest import parse_run_file
+from spes_peer.run.presets import PRESETS
 
 # ---- tokenizers ----
 
 
-def of_words(path: Path, decoder: object = None) -> Path:
+def of_words(path: Path, decoder: object = None, num_words: int = 5000) -> Path:
     """A tokenizer.json that knows some words, and fails at any other."""
-    library = Library(models.WordLevel({END: 0, **{f"w{number}": number + 1 for number in range(5000)}}))
+    library = Library(models.WordLevel({END: 0, **{f"w{number}": number + 1 for number in range(num_words)}}))
     library.add_special_tokens([END])
     library.pre_tokenizer = pre_tokenizers.Whitespace()
     library.decoder = decoder
@@ -76,3 +79,23 @@ def test_a_shard_that_was_cut_short_is_named_when_samples_are_shown(
         path.write_bytes(content)
         assert run("data", "show", tmp_path, "--sample", 1) == 2
         assert f"{path} is damaged" in capsys.readouterr().err
+
+
+# ---- before anything is made ----
+
+
+def test_what_is_refused_leaves_nothing_in_the_folder(tmp_path: Path) -> None:
+    model = parse_run_file(PRESETS["demo"]).model
+    enough = source(write_lines(tmp_path / "in" / "a.jsonl", words(1, 400)))
+    short = source(write_lines(tmp_path / "in" / "b.jsonl", ["w1 w2 w3"]))
+    large, small = of_words(tmp_path / "large.json"), of_words(tmp_path / "small.json", num_words=9)
+    folder = tmp_path / "out"
+    for order, said in (
+        (order_of(enough, tokenizer=large), "set vocab_rows to 5120"),
+        (order_of(enough, shard_tokens=128), "a shard of 128 tokens holds no sequence .* needs 129: make them larger"),
+        (order_of(short, tokenizer=small), "has 4 tokens to train on, and one sequence needs 129"),
+    ):
+        with pytest.raises(BadConfiguration, match=said):
+            prepare(folder, order, model)
+        assert not list(folder.rglob("*.data"))
+        assert not (folder / "data.work").exists()

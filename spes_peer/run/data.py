@@ -19,6 +19,7 @@ STRATUM = 4096
 """Positions of the global shuffle among which a source with the least ratio has one."""
 MAX_SHARDS = 1 << 20
 """Of one source: an index of 32 MiB."""
+MAX_SHARD_TOKENS = 1 << 28
 MAX_SOURCES = 256
 MAX_TOKENIZER_BYTES = 64 << 20
 BYTES_NUM_IDS, BYTES_END_OF_TEXT = 257, 256
@@ -85,7 +86,7 @@ class Shards(Section):
 
     num_tokens: int = Field(ge=1, lt=1 << 63)
     """In all of them."""
-    shard_tokens: int = Field(ge=2, le=1 << 28)
+    shard_tokens: int = Field(ge=2, le=MAX_SHARD_TOKENS)
     """In each but the last. A sequence lies in one shard, so tokens that fill none at its end are not trained."""
     index: BlobNameText
     """Name of the blob that holds the shards' names, 32 bytes each."""

@@ -132,9 +132,21 @@ class Lanes:
         return path.open("wb", buffering=_BUFFER_BYTES)
 
 
+def shards_named_in(folder: Path) -> set[str]:
+    """The shards that lanes there have made, as far as the disk knows."""
+    try:
+        names = (folder / _NAMES).read_bytes()
+    except OSError:
+        return set()
+    return {names[start : start + NAME_BYTES].hex() for start in range(0, len(names) - NAME_BYTES + 1, NAME_BYTES)}
+
+
 def _cut_off(path: Path, size_bytes: int) -> BinaryIO:
-    """Open for more, as it was when it had that size."""
+    """Open for more, as it was when it had that size. `ValueError` where it has less: zeros would be token ids."""
     file = path.open("ab", buffering=_BUFFER_BYTES)
+    if file.tell() < size_bytes:
+        file.close()
+        raise ValueError(f"{path} was cut")
     file.truncate(size_bytes)
     file.seek(size_bytes)
     return file

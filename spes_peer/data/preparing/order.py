@@ -4,13 +4,15 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from spes_peer.blobs import BlobStore
+from spes_peer.blobs import digests_of, name_of
 from spes_peer.data.preparing import encoders
+from spes_peer.data.preparing.journal import Identity
 from spes_peer.data.preparing.sources import Recipe, shares
 from spes_peer.data.reading.inputs import Found
 from spes_peer.errors import BadConfiguration
-from spes_peer.run.data import Tokenizer
+from spes_peer.run.data import MAX_SHARD_TOKENS, Tokenizer
 from spes_peer.run.manifest import Model, validated
 
 DEFAULT_HELD_OUT_TOKENS = 1 << 18
@@ -43,16 +45,16 @@ class Order:
         return [sum(file.size_bytes for file in found.files) for found in self.found]
 
 
-def stored_tokenizer(order: Order, blobs: BlobStore) -> Tokenizer:
-    """The manifest's section; the tokenizer.json itself is among the blobs then."""
+def tokenizer_of(order: Order) -> tuple[Tokenizer, bytes]:
+    """The manifest's section, and the tokenizer.json that is the blob in it; of bytes there is none."""
     if order.tokenizer is None:
         if order.end_of_text:
             raise BadConfiguration("--end-of-text names a token of a --tokenizer; bytes have an end of their own")
-        return Tokenizer()
+        return Tokenizer(), b""
     described = encoders.described(order.tokenizer, order.end_of_text)
-    blob = blobs.put(order.tokenizer.read_bytes())
-    raw = {**described.model_dump(), "blob": blob.name, "size_bytes": blob.size_bytes}
-    return validated(Tokenizer, raw, str(order.tokenizer))
+    content = order.tokenizer.read_bytes()
+    raw = {**described.model_dump(), "blob": name_of(digests_of(content)), "size_bytes": len(content)}
+    return validated(Tokenizer, raw, str(order.tokenizer)), content
 
 
 def check_model(tokenizer: Tokenizer, model: Model | None) -> None:
@@ -62,6 +64,16 @@ def check_model(tokenizer: Tokenizer, model: Model | None) -> None:
         raise BadConfiguration(
             f"the tokenizer {tokenizer.name} has {tokenizer.num_ids} ids, and the model in run.toml {model.vocab_rows}"
             f" rows for them: set vocab_rows to {rounded} (multiples of 128 compute fastest), or take another tokenizer"
+        )
+
+
+def check_shards(order: Order, model: Model | None) -> None:
+    """A sequence lies in one shard."""
+    length, tokens = model.sequence_length if model is not None else 1, shard_tokens(order)
+    if tokens <= length:
+        raise BadConfiguration(
+            f"a shard of {tokens} tokens holds no sequence of the model in run.toml, which needs {length + 1}: make"
+            f" them larger, such as --shard-tokens {max(DEFAULT_SHARD_TOKENS, min(16 * length, MAX_SHARD_TOKENS))}"
         )
 
 
@@ -81,11 +93,14 @@ def held_out_targets(order: Order) -> list[int]:
     return [round(part / sum(parts) * order.held_out_tokens) for part in parts]
 
 
-def identity_of(order: Order, tokenizer: Tokenizer) -> str:
+def identity_of(order: Order, tokenizer: Tokenizer) -> Identity:
     """All that decides what is made."""
-    sources = [
-        [recipe.model_dump(exclude={"paths", "licence"}), [(file.name, file.size_bytes) for file in found.files]]
-        for recipe, found in zip(order.recipe.source, order.found, strict=True)
-    ]
-    rest = [tokenizer.model_dump(), order.held_out_tokens, shard_tokens(order), order.seed]
-    return hashlib.sha256(json.dumps([sources, rest], sort_keys=True).encode(errors="surrogatepass")).hexdigest()
+    sources = [recipe.model_dump(exclude={"paths", "licence"}) for recipe in order.recipe.source]
+    options = [sources, tokenizer.model_dump(), order.held_out_tokens, shard_tokens(order), order.seed]
+    texts = [[(file.name, file.size_bytes, file.written_at_ns) for file in found.files] for found in order.found]
+    names = [one.name for one in order.recipe.source]
+    return Identity(_digest(options), {name: _digest(of) for name, of in zip(names, texts, strict=True)})
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()

@@ -7,7 +7,8 @@ how often the work was stopped.
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +18,15 @@ from spes_peer.data.preparing import encoders
 from spes_peer.data.preparing.batches import batches, memmap_batches, ordered
 from spes_peer.data.preparing.documents import TROUBLES, Counts
 from spes_peer.data.preparing.held_out import HeldOut, elsewhere_of
-from spes_peer.data.preparing.journal import Journal, work_folder
+from spes_peer.data.preparing.journal import Journal, forget, work_folder
 from spes_peer.data.preparing.order import (
     Order,
     check_model,
+    check_shards,
     held_out_targets,
     identity_of,
     shard_tokens,
-    stored_tokenizer,
+    tokenizer_of,
 )
 from spes_peer.data.preparing.outcome import data_of
 from spes_peer.data.preparing.progress import Shows, Silent
@@ -40,6 +42,7 @@ from spes_peer.run.data import Data, Tokenizer
 from spes_peer.run.manifest import Model
 
 _CHECKPOINT_SECONDS = 15.0
+_NOT_AS_LEFT = (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError, zipfile.BadZipFile, EOFError)
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +73,20 @@ def prepare(
     is one: the tokenizer's ids must fit its rows, and its sequences the shards."""
     started_at = time.monotonic()
     _refuse_signed(folder)
-    blobs = BlobStore(folder / "blobs")
-    tokenizer = stored_tokenizer(order, blobs)
+    tokenizer, tokenizer_json = tokenizer_of(order)
     check_model(tokenizer, model)
+    check_shards(order, model)
     before = _earlier(folder, starts_over)
     # held to the end: what is being signed may not be replaced, nor what is being replaced signed
-    with work_folder(folder, starts_over) as work, held(folder):
+    with work_folder(folder) as work, held(folder):
         _refuse_signed(folder)  # just now, perhaps
+        blobs = BlobStore(folder / "blobs")
+        kept = blobs_of(before, blobs) if before is not None else set()
+        if starts_over:
+            _remove(forget(work) - kept, blobs)
         journal = Journal(work, identity_of(order, tokenizer))
+        if tokenizer.blob:
+            blobs.put(tokenizer_json)
         if journal.has_begun:
             logger.info("going on with what was begun")
         preparation = _Preparation(work, blobs, order, tokenizer, journal, num_workers, shows or Silent())
@@ -85,10 +94,11 @@ def prepare(
         try:
             data = data_of(order, tokenizer, finished, blobs, model)
         except BadConfiguration:
+            _remove((forget(work) | {tokenizer.blob}) - kept - {""}, blobs)
             shutil.rmtree(work)  # there is nothing to go on with
             raise
         write_whole(folder / DATA_FILE, data.model_dump_json(indent=2).encode())
-        _remove_unused(before, data, blobs)
+        _remove(kept - blobs_of(data, blobs), blobs)
         shutil.rmtree(work)
     return Prepared(
         data,
@@ -131,15 +141,18 @@ class _Preparation:
     def _source(self, index: int, earlier: list[HeldOut], checkpoint_seconds: float) -> Finished:
         recipe = self._order.recipe.source[index]
         files = ordered(self._order.found[index].files, recipe.name, self._order.seed)
-        work = SourceWork(
-            self._work / f"source-{index:02}",
-            self._blobs,
-            self._dtype,
-            shard_tokens(self._order),
-            held_out_targets(self._order)[index],
-            elsewhere_of(earlier),
-            self._journal.state(index),
-        )
+        try:
+            work = SourceWork(
+                self._work / f"source-{index:02}",
+                self._blobs,
+                self._dtype,
+                shard_tokens(self._order),
+                held_out_targets(self._order)[index],
+                elsewhere_of(earlier),
+                self._journal.state(index),
+            )
+        except _NOT_AS_LEFT:
+            raise self._journal.damaged() from None
         if not work.is_done:
             self._read(index, recipe, files, work, checkpoint_seconds)
         return work.finish()
@@ -194,8 +207,6 @@ def _earlier(folder: Path, starts_over: bool) -> Data | None:
         return None
 
 
-def _remove_unused(before: Data | None, data: Data, blobs: BlobStore) -> None:
-    """What an earlier preparation made, and this one did not."""
-    if before is not None:
-        for name in blobs_of(before, blobs) - blobs_of(data, blobs):
-            blobs.remove(name)
+def _remove(names: Iterable[str], blobs: BlobStore) -> None:
+    for name in names:
+        blobs.remove(name)

@@ -90,9 +90,8 @@ def _inputs(dataset: Dataset, commit: str, entries: list[Any], folder: Path) -> 
         if not is_text or kind is None or path.endswith((".py", ".md")) or ".." in Path(path).parts:
             continue
         below = folder / dataset.name.replace("/", "--") / commit / path
-        files.append(
-            InputFile(f"{dataset.name}/{path}", below, int(entry.size), kind, f"{HUB}{dataset.name}@{commit}/{path}")
-        )
+        url = f"{HUB}{dataset.name}@{commit}/{path}"
+        files.append(InputFile(f"{dataset.name}/{path}", below, int(entry.size), kind, url=url))
     tables = [file for file in files if file.format == "parquet"]
     return tables or files  # beside tables, other files tell about the dataset
 

@@ -37,6 +37,8 @@ class InputFile:
     path: Path
     size_bytes: int
     format: Format
+    written_at_ns: int = 0
+    """When it was changed last, as the disk has it; 0 for one that is fetched, whose revision is fixed."""
     url: str = ""
     """Where it is fetched from when its turn comes; "" for a file that is here."""
 
@@ -96,7 +98,8 @@ def records(file: InputFile, text_field: str, documents: Documents, meter: Meter
 
 
 def _input(name: str, path: Path, format_: Format) -> InputFile:
-    return InputFile(name, path, path.stat().st_size, format_)
+    stat = path.stat()
+    return InputFile(name, path, stat.st_size, format_, stat.st_mtime_ns)
 
 
 def _walked(folder: Path, split: str) -> Iterator[tuple[str, Path]]:
