@@ -1,5 +1,6 @@
 """Text to shards: what is made, that nothing but the texts decides it, and that it goes on after a kill."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import numpy as np
 import prepare_child
 import psutil
 import pytest
+from data_parts import made_up_data, made_up_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prepare_child import two_sources
@@ -30,7 +32,16 @@ from spes_peer.data.preparing.lanes import NUM_LANES, Lanes
 from spes_peer.data.preparing.order import Order, check_model, tokenizer_of
 from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, Silent, count_words
-from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of, shares
+from spes_peer.data.preparing.sources import (
+    Recipe,
+    SourceRecipe,
+    as_written,
+    checked,
+    licensed,
+    read_recipe,
+    recipe_of,
+    shares,
+)
 from spes_peer.data.preparing.workers import Batch, Position, Setup, encode, encoded
 from spes_peer.data.reading.records import PART_BYTES, Record
 from spes_peer.errors import BadConfiguration
@@ -457,23 +468,66 @@ def test_a_recipe_says_what_is_mixed_and_its_paths_lie_beside_it(tmp_path: Path)
 def test_sources_are_named_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "crawl").mkdir()
     like = SourceRecipe(name="like", paths=("x",), documents="line")
-    recipe = recipe_of(
-        [str(tmp_path / "crawl"), "w=b.txt", str(tmp_path / "c.txt"), "w=d.txt"], {"w": 0.5}, {"w": "CC"}, "all", like
-    )
-    assert [(one.name, len(one.paths), one.ratio, one.licence) for one in recipe.source] == [
-        ("crawl", 2, None, ""),
-        ("w", 2, 0.5, "CC"),
-    ]
+    recipe = recipe_of([str(tmp_path / "crawl"), "w=b.txt", str(tmp_path / "c.txt"), "w=~/d.txt"], {"w": 0.5}, like)
+    assert [(one.name, len(one.paths), one.ratio) for one in recipe.source] == [("crawl", 2, None), ("w", 2, 0.5)]
+    assert recipe.source[1].paths == ("b.txt", str(Path.home() / "d.txt"))
     assert {one.documents for one in recipe.source} == {"line"}
     with pytest.raises(BadConfiguration, match="no source is called 'v'; there are: w"):
-        recipe_of(["w=a"], {"v": 1.0}, {}, "", like)
+        recipe_of(["w=a"], {"v": 1.0}, like)
+    with pytest.raises(BadConfiguration, match="nobody here is called so"):
+        recipe_of(["w=~no-such-user/a"], {}, like)
 
 
-def test_without_ratios_sources_are_trained_by_their_length_and_none_falls_below_the_least() -> None:
-    recipe = Recipe(source=tuple(SourceRecipe(name=name, paths=("x",)) for name in "abc"))
-    found = shares(recipe, [10**9, 10**9, 1])
-    assert found[:2] == [10**9 / (2 * 10**9 + 1)] * 2
-    assert found[2] > 1 / 4096
+def test_licences_are_those_of_the_named_source_or_of_all() -> None:
+    like = SourceRecipe(name="like", paths=("x",))
+    recipe = recipe_of(["texts/a.txt", "w=b"], {}, like)
+    found = licensed(recipe, ["w=CC=0", "a=MIT", "see https://example.org/?page=2"])
+    assert [one.licence for one in found.source] == ["MIT", "CC=0"]
+    assert found.licence == "see https://example.org/?page=2"
+    assert licensed(found, ["none"]).source == found.source
+    for wrong, said in (("v=CC0", "no source is called 'v'; there are: a, w"), ("w=" + "x" * 501, "at most 500")):
+        with pytest.raises(BadConfiguration, match=said):
+            licensed(recipe, [wrong])
+
+
+def mixed(*ratios: float | None) -> Recipe:
+    return Recipe(source=tuple(SourceRecipe(name=f"s{n}", paths=("x",), ratio=one) for n, one in enumerate(ratios)))
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(5e-324, 1.7e308)), min_size=1, max_size=20), st.data())
+def test_ratios_that_are_taken_make_a_manifest_whatever_the_lengths(
+    ratios: list[float | None], data: st.DataObject
+) -> None:
+    recipe = mixed(*ratios)
+    with contextlib.suppress(BadConfiguration):
+        checked(recipe)
+        found = shares(recipe, data.draw(st.lists(st.integers(1, 10**13), min_size=len(ratios), max_size=len(ratios))))
+        assert sum(found) == pytest.approx(1)
+        parts = [made_up_source(name=f"s{n}", ratio=as_written(share)) for n, share in enumerate(found)]
+        Data.model_validate(made_up_data(*parts))
+
+
+def test_ratios_that_no_manifest_takes_are_refused_before_anything_is_read() -> None:
+    for ratios in ((1e308, 1e308), (5e-324, 5e-324), (1.0, 4095.0), (0.5, None), (1e-300,)):
+        assert sum(shares(checked(mixed(*ratios)), [1] * len(ratios))) == pytest.approx(1)
+    for ratios, said in (
+        ((5e-324, 1.0), "the ratio of 's0' is 4.9e-324 of all, and the least is 1/4096"),
+        ((1.0, 1e308, 1e308), "the ratio of 's0' is .* and the least is 1/4096"),
+        ((1e-5, None), "the ratio of 's0' is 1e-05 of all"),
+        ((1e308, 1e308, None), "the ratios come to inf, and nothing is left"),
+        ((0.9999, None), "nothing is left"),
+    ):
+        with pytest.raises(BadConfiguration, match=said):
+            checked(mixed(*ratios))
+
+
+@pytest.mark.parametrize("num_short", [1, 8, 254])
+def test_without_ratios_sources_are_trained_by_their_length_and_none_falls_below_the_least(num_short: int) -> None:
+    found = shares(mixed(None, None, *[None] * num_short), [10**9, 3 * 10**9, *[1] * num_short])
+    assert sum(found) == pytest.approx(1)
+    assert min(found) > 1 / 4096
+    assert found[1] == pytest.approx(3 * found[0])
+    assert shares(mixed(None, None), [1, 3]) == [0.25, 0.75]
 
 
 # ---- the command ----

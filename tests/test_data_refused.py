@@ -99,3 +99,44 @@ def test_what_is_refused_leaves_nothing_in_the_folder(tmp_path: Path) -> None:
             prepare(folder, order, model)
         assert not list(folder.rglob("*.data"))
         assert not (folder / "data.work").exists()
+
+
+@pytest.mark.parametrize("flag", ["--text-field=content", "--documents=line", "--split=test", "--memmap=uint16"])
+def test_what_a_mixture_says_of_each_source_is_not_said_beside_it(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mix.toml").write_text('[[source]]\nname = "x"\npaths = ["in"]\n')
+    assert run("data", "prepare", tmp_path / "out", "--mixture", tmp_path / "mix.toml", flag) == 2
+    key = flag.partition("=")[0]
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"{key} goes with texts on the command line" in said
+    assert f"say {key.removeprefix('--').replace('-', '_')} at each source" in said
+
+
+def test_a_licence_that_is_typed_is_that_of_a_source_of_the_mixture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", words(1, 400))
+    (tmp_path / "mix.toml").write_text('licence = "mixed"\n[[source]]\nname = "x"\npaths = ["in"]\nlicence = "CC"\n')
+    made = ("data", "prepare", tmp_path / "out", "--mixture", tmp_path / "mix.toml", "--workers", 1, "--json")
+    assert run(*made, "--licence", "x=MIT") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["licence"], said["sources"][0]["licence"]) == ("mixed", "MIT")
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--shard-tokens=1", "from 9 to 268435456"),
+        ("--shard-tokens=268435457", "from 9 to 268435456"),
+        ("--workers=2147483647", "from 1 to 1024"),
+        ("--ratio=a=1e400", "such as wiki=0.3"),
+        ("--ratio=a=nan", "such as wiki=0.3"),
+        ("--held-out-tokens=-1", "a whole number from 1 on"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_as_they_are_typed(
+    flag: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("data", "prepare", tmp_path / "out", "a=x", flag) == 2
+    assert said in capsys.readouterr().err

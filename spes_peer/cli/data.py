@@ -5,12 +5,14 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 from spes_peer.cli.parsing import add_log_level, count, positive
 from spes_peer.data.reading.texts import Documents
 from spes_peer.errors import BadConfiguration
+from spes_peer.run.data import LEAST_SHARD_TOKENS, MAX_SHARD_TOKENS
 
 _PREPARE_EXAMPLES = """\
 examples:
@@ -20,6 +22,11 @@ examples:
   spes-peer data prepare my-run --tokenizer tokenizer.json hf://allenai/c4/en
 
 It may be stopped at any time; the same command goes on where it was."""
+
+
+_MOST_SAMPLES, _MOST_WORKERS = 1000, 1024
+_OF_ALL = ("text_field", "documents", "split", "memmap")
+"""What a mixture says of each of its sources, and options of all texts that are typed."""
 
 
 def add_data(commands: Any) -> None:
@@ -34,8 +41,12 @@ def add_data(commands: Any) -> None:
     show = actions.add_parser("show", help="what was prepared: sources, tokens, ratios, tokenizer, held-out split")
     show.add_argument("folder", type=Path, metavar="FOLDER", help="of the run")
     show.add_argument(
-        "--sample", type=positive, default=0, metavar="N", help="print so many sequences of each source as text"
-    )
+        "--sample",
+        type=_between(1, _MOST_SAMPLES),
+        default=0,
+        metavar="N",
+        help="print so many sequences of each source as text",
+    )  # fmt: skip
     show.add_argument("--json", action="store_true", help="for programs")
     add_log_level(show)
     show.set_defaults(run=_show)
@@ -68,18 +79,15 @@ def _add_prepare(actions: Any) -> None:
         "--licence", action="append", default=[], metavar="[NAME=]TEXT",
         help="of all texts, or of one source, which volunteers read before they join; may be repeated (none)",
     )  # fmt: skip
-    prepare.add_argument(
-        "--text-field", default="text", metavar="FIELD", help="of JSON objects and tables (%(default)s)"
-    )
+    prepare.add_argument("--text-field", metavar="FIELD", help="of JSON objects and tables (text)")
     prepare.add_argument(
         "--documents",
         choices=get_args(Documents),
-        default="section",
-        help="what a document of plain text is; a section is a file, a large one cut at empty lines (%(default)s)",
+        help="what a document of plain text is; a section is a file, a large one cut at empty lines (section)",
     )
-    prepare.add_argument("--split", default="train", help="of datasets that have several (%(default)s)")
+    prepare.add_argument("--split", help="of datasets that have several (train)")
     prepare.add_argument(
-        "--memmap", choices=("uint16", "uint32"), default="",
+        "--memmap", choices=("uint16", "uint32"),
         help="the files are token ids of this width, little-endian, made by --tokenizer",
     )  # fmt: skip
     prepare.add_argument(
@@ -87,15 +95,33 @@ def _add_prepare(actions: Any) -> None:
         help="kept from training to measure on, a tenth of a source at most (262144)",
     )  # fmt: skip
     prepare.add_argument(
-        "--shard-tokens", type=positive, default=0, metavar="N", help="tokens in a shard (1048576, more for much text)"
+        "--shard-tokens",
+        type=_between(LEAST_SHARD_TOKENS, MAX_SHARD_TOKENS),
+        default=0,
+        metavar="N",
+        help="tokens in a shard (1048576, more for much text)",
     )
     prepare.add_argument("--seed", type=count, default=None, help="of the order of files (the run's, or 0)")
-    prepare.add_argument("--workers", type=positive, default=0, metavar="N", help="processes (one for each core)")
+    prepare.add_argument(
+        "--workers", type=_between(1, _MOST_WORKERS), default=0, metavar="N", help="processes (one for each core)"
+    )
     prepare.add_argument("--strict", action="store_true", help="end at the first text that is damaged")
     prepare.add_argument("--anew", action="store_true", help="start over, also where data is there already")
     prepare.add_argument("--json", action="store_true", help="print what was made for programs")
     add_log_level(prepare)
     prepare.set_defaults(run=_prepare)
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    """A whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if least <= int(text) <= most:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+
+    return parse
 
 
 def _named_ratio(text: str) -> tuple[str, float]:
@@ -116,7 +142,7 @@ def _prepare(options: argparse.Namespace) -> None:
             options.mixture,
             ratios=dict(options.ratio),
             licences=options.licence,
-            like={name: getattr(options, name) for name in ("text_field", "documents", "split", "memmap")},
+            like={name: said for name in _OF_ALL if (said := getattr(options, name)) is not None},
         ),
         tokenizer=options.tokenizer,
         end_of_text=options.end_of_text,

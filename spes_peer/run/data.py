@@ -20,6 +20,8 @@ STRATUM = 4096
 MAX_SHARDS = 1 << 20
 """Of one source: an index of 32 MiB."""
 MAX_SHARD_TOKENS = 1 << 28
+LEAST_SHARD_TOKENS = 9
+"""A sequence of the shortest that a model may have, and its last target."""
 MAX_SOURCES = 256
 MAX_TOKENIZER_BYTES = 64 << 20
 BYTES_NUM_IDS, BYTES_END_OF_TEXT = 257, 256

@@ -11,7 +11,7 @@ from spes_peer.data.preparing.journal import DOWNLOADS, WORK_FOLDER
 from spes_peer.data.preparing.order import DEFAULT_HELD_OUT_TOKENS, Order
 from spes_peer.data.preparing.prepare import Prepared, prepare
 from spes_peer.data.preparing.progress import Shown, count_words, rate_words
-from spes_peer.data.preparing.sources import Recipe, SourceRecipe, read_recipe, recipe_of
+from spes_peer.data.preparing.sources import Recipe, SourceRecipe, licensed, read_recipe, recipe_of
 from spes_peer.data.reading.hub import HUB, listed
 from spes_peer.data.reading.inputs import Found, find
 from spes_peer.errors import BadConfiguration
@@ -28,19 +28,20 @@ def recipe_from(
     licences: Sequence[str],
     like: Mapping[str, str],
 ) -> Recipe:
-    """The sources, from a file or from what was typed."""
+    """The sources, from a file or from what was typed; `like` has what was typed of all."""
     if mixture is not None:
         if texts or ratios:
             raise BadConfiguration("name the texts and their ratios in the --mixture, or on the command line, not both")
-        recipe = read_recipe(mixture)
-        return recipe.model_copy(update={"licence": licences[-1]}) if licences else recipe
+        if like:
+            flag, key = f"--{next(iter(like)).replace('_', '-')}", next(iter(like))
+            raise BadConfiguration(
+                f"{flag} goes with texts on the command line; in {mixture}, say {key} at each source"
+            )
+        return licensed(read_recipe(mixture), licences)
     if not texts:
         raise BadConfiguration("name texts: files, folders, hf://OWNER/NAME, or --mixture RECIPE.toml")
-    names = {text.partition("=")[0] for text in texts if "=" in text}
-    of_sources = dict(text.split("=", 1) for text in licences if text.partition("=")[0] in names)
-    of_all = [text for text in licences if text.partition("=")[0] not in of_sources]
     blank = validated(SourceRecipe, {"name": "blank", "paths": ["."], **like}, "options")
-    return recipe_of(texts, ratios, of_sources, of_all[-1] if of_all else "", blank)
+    return licensed(recipe_of(texts, ratios, blank), licences)
 
 
 def run(

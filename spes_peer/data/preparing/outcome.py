@@ -7,7 +7,7 @@ from spes_peer.data.preparing import encoders
 from spes_peer.data.preparing.documents import TROUBLES
 from spes_peer.data.preparing.order import Order, shard_tokens
 from spes_peer.data.preparing.source_work import Finished
-from spes_peer.data.preparing.sources import shares
+from spes_peer.data.preparing.sources import as_written, shares
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import Data, Shard, Shards, Source, TokenDtype, Tokenizer
 from spes_peer.run.manifest import Model, validated
@@ -32,7 +32,7 @@ def data_of(
     sources = [
         Source(
             name=recipe.name,
-            ratio=float(f"{ratio:.6g}"),
+            ratio=as_written(ratio),
             licence=recipe.licence,
             shards=Shards(num_tokens=one.num_tokens, shard_tokens=shard_tokens(order), index=blobs.put(one.index).name),
         )
