@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spes_peer.cli import run_command
+from spes_peer.cli import main, run_command
 from spes_peer.files import write_whole
 from spes_peer.identity import Identity
 from spes_peer.organize import create_run, run_file_text
@@ -141,7 +141,19 @@ def test_an_invitation_that_cannot_be_written_is_refused_before_it_is_made(tmp_p
     for out in (tmp_path / "missing" / "x", tmp_path):
         done = run("spes_peer", "run", "invite", str(tmp_path / "run"), "--out", str(out))
         refused(done, 2, str(out), "nothing was made")
+    for days in ("0", "nan", "inf", "5e-324", "1e308", "0.0005", "3651"):
+        refused(run("spes_peer", "run", "invite", str(tmp_path / "run"), f"--days={days}"), 2, "--days")
     assert not (tmp_path / "run" / "invitations.json").exists()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e308", "5e-324", "1" + "0" * 30])
+def test_a_length_of_rounds_that_is_none_is_refused_before_the_run_is_asked(
+    seconds: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(("run", "amend", str(run_folder), f"--round-seconds={seconds}"))
+    assert ended.value.code == 2
+    assert "argument --round-seconds" in capsys.readouterr().err
 
 
 def test_words_too_long_for_a_file_name_are_no_folder(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_size_has_a_unit_of_thousands_or_of_1024() -> None:
     assert [size(text) for text in ("48GB", "1.5 gb", "16GiB", "2T", "123")] == [
         48 * GB, 1_500_000_000, 16 << 30, 2 * 10**12, 123,
     ]  # fmt: skip
-    for text in ("lots", "GB", "1 XB", "-1GB"):
+    for text in ("lots", "GB", "1 XB", "-1GB", "1000001TB", "9" * 400 + "GB"):
         with pytest.raises(argparse.ArgumentTypeError):
             size(text)
 

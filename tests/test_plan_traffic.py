@@ -191,7 +191,7 @@ def test_more_reducers_than_peers_are_not_had() -> None:
 
 
 def test_rounds_that_cannot_be_are_refused() -> None:
-    with pytest.raises(BadConfiguration, match="at least 1 peer, not 0"):
+    with pytest.raises(BadConfiguration, match="from 1 to 1,048,576 peers, not 0"):
         traffic_plan(preset("demo"), 0)
     run = preset("demo")
     odd = run.model_copy(update={"training": run.training.model_copy(update={"num_subsets": 3})})
@@ -282,7 +282,7 @@ def test_one_peer_alone_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("--traffic --peers 0", "a round has at least 1 peer, not 0"),
+        ("--traffic --peers 0", "a round has from 1 to 1,048,576 peers, not 0"),
         ("--traffic --gpu-memory 3GB", "--gpu-memory says nothing about traffic"),
         ("--traffic --preset demo --optimizer-bits 8", "--optimizer-bits says nothing about traffic"),
         ("--preset demo --gpu-memory 3GB --shared-offers topk", "--shared-offers says nothing about memory"),
@@ -290,7 +290,7 @@ def test_one_peer_alone_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
         ("--gpu-memory 3GB", "Name a --preset or a --run-file"),
         ("--traffic --up 20MB", "'20MB' is not a speed such as 20Mb (b for bits)"),
         ("--traffic --experts fp8", "invalid choice: 'fp8'"),
-        ("--traffic --round-seconds nan", "'nan' is not a number above 0"),
+        ("--traffic --round-seconds nan", "'nan' is not a number from 0.000001 to 10^12"),
         ("--traffic --run-file /nowhere/run.toml", "cannot read /nowhere/run.toml"),
     ],
 )
@@ -304,7 +304,7 @@ def test_a_speed_is_in_bits() -> None:
     assert [speed(text) for text in ("20Mb", "100 Mbit/s", "1.5G", "1Gbps", "500kb/s", "9600")] == [
         20e6, 100e6, 1.5e9, 1e9, 500e3, 9600,
     ]  # fmt: skip
-    for text in ("20MB", "0Mb", "fast", "-3Mb", ""):
+    for text in ("20MB", "0Mb", "fast", "-3Mb", "", "0.0000001b", "1" + "0" * 400, "9" * 20 + "Gb"):
         with pytest.raises(argparse.ArgumentTypeError):
             speed(text)
 

@@ -148,11 +148,49 @@ def test_a_fleet_file_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None
         ("", "volunteers: Field required"),
         ('[[volunteers]]\ncard = "big"', "'big' is not a size"),
         ('[[volunteers]]\ncards = "8GB"', "did you mean card"),
+        *(
+            (f'[[volunteers]]\ncard = "8GB"\ntokens_per_second = {speed}', "tokens_per_second: Input should be")
+            for speed in ("0", "-1", "nan", "inf", "1e308", "5e-324", "1e-300", "1" + "0" * 30)
+        ),
+        (f'[[volunteers]]\ncard = "{"9" * 400}GB"', "more than any machine has"),
+        ('[[volunteers]]\ncard = "8GB"\ncount = 1000000000000000000000000000000', "volunteers.0.count"),
         ("[[", "not TOML"),
     ):
         path.write_text(text)
         with pytest.raises(BadConfiguration, match=said):
             read_fleet(path)
+
+
+# ---- odd numbers ----
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e308", "5e-324", "1e-300", "1" + "0" * 30, "9" * 5000])
+@pytest.mark.parametrize("option", ["--volunteers", "--card", "--link", "--tokens-per-second", "--part"])
+def test_a_number_with_which_nothing_can_be_reckoned_is_refused_in_a_line(
+    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(PRESETS["demo"])
+    assert command("run", "plan", str(tmp_path / "run.toml"), f"{option}={value}") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert len(said.err) < 300
+
+
+@pytest.mark.parametrize("fastest", [False, True])
+def test_the_least_and_the_most_that_can_be_named_give_a_forecast(
+    fastest: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    most = ("100000", "1000000TB", "1000000Gb", "1000000000000") if fastest else ("1", "8GB", "1b", "0.000001")
+    options = zip(("--volunteers", "--card", "--link", "--tokens-per-second"), most, strict=True)
+    (tmp_path / "run.toml").write_text(PRESETS["demo"])
+    arguments = ("run", "plan", str(tmp_path / "run.toml"), *(part for option in options for part in option))
+    assert command(*arguments) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.split())) < 40
+    assert "nan" not in said
+    assert command(*arguments, "--json") == 0
+    json.loads(capsys.readouterr().out, parse_constant=lambda constant: pytest.fail(constant))
 
 
 # ---- words ----

@@ -14,6 +14,7 @@ from spes_peer import config
 from spes_peer.data.preparing.sources import read_recipe
 from spes_peer.errors import BadConfiguration
 from spes_peer.experiment.config import parse_experiment
+from spes_peer.planning.explaining import explained
 from spes_peer.planning.fleet import read_fleet
 from spes_peer.run.checking import Checked, check_text, epochs_of, found, state_bytes, update_bytes
 from spes_peer.run.data import Data
@@ -165,6 +166,15 @@ def test_numbers_beyond_measure_are_refused_and_take_no_time() -> None:
 
 def test_the_largest_numbers_that_are_taken_are_counted_with_in_no_time() -> None:
     assert any("cuts the model into" in one for one in checked(**_LARGEST).errors)
+
+
+def test_no_wait_is_longer_than_a_timer_can_count() -> None:
+    for key in ("round_seconds", "stall_timeout_seconds", "lease_seconds", "dht_beat_seconds"):
+        for value in (2e8, 1e308):
+            assert f"timing.{key}: Input should be less than or equal to 100000000" in checked(**{key: value}).errors
+    longest = checked(total_steps=2**40, round_seconds=4e7, lease_seconds=1e8)
+    assert longest.run is not None
+    assert "years for all rounds" in " ".join(explained(longest.run, None))
 
 
 # ---- data ----

@@ -6,21 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spes_peer.cli.parsing import count, positive
-from spes_peer.errors import BadConfiguration, BadSignature
-from spes_peer.identity import public_key_of
+from spes_peer.cli.parsing import count, peer_id, positive
+from spes_peer.errors import BadConfiguration
 from spes_peer.run.rules import Change
+from spes_peer.training.traffic_command import above_zero
 
+_LEAST_DAYS, _MOST_DAYS = 0.001, 3650.0  # less than a minute and a half is over before anybody has read it
 _SEARCH = "FOLDER/address, and nodes met before"
-
-
-def peer_id(text: str) -> str:
-    """Of the command line."""
-    try:
-        public_key_of(text)
-    except BadSignature as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def add_amending(actions: Any) -> list[Any]:
@@ -85,7 +77,7 @@ def _add_amend(actions: Any) -> Any:
     }
     for flag, meaning in peers.items():
         parser.add_argument(flag, type=peer_id, action="append", default=[], metavar="PEER_ID", help=meaning)
-    parser.add_argument("--round-seconds", type=float, metavar="S", help="time from a record to the deadline")
+    parser.add_argument("--round-seconds", type=above_zero, metavar="S", help="time from a record to the deadline")
     parser.add_argument(
         "--quorum", type=count, metavar="N", help="let rounds with fewer members rest; 0: train with whoever is there"
     )
@@ -168,7 +160,7 @@ def _add_invite(actions: Any) -> Any:
     )
     what.add_argument("--out", type=Path, metavar="FILE", help="write it there, readable by you alone (print it)")
     parser.add_argument("--for", dest="peer", type=peer_id, metavar="PEER_ID", help="for this peer alone (for anybody)")
-    parser.add_argument("--days", type=float, default=14.0, metavar="N", help="how long one can join with it (14)")
+    parser.add_argument("--days", type=above_zero, default=14.0, metavar="N", help="how long one can join with it (14)")
     parser.set_defaults(run=_invite)
     return parser
 
@@ -196,8 +188,8 @@ def _make_invitation(organizer: Any, options: argparse.Namespace) -> None:
             "everybody may join it" if mode == "open" else "put a peer on its list: spes-peer run amend --list PEER_ID"
         )
         raise BadConfiguration(f"this run asks for no invitations: {how}")
-    if not 0 < options.days <= 3650:
-        raise BadConfiguration(f"--days {options.days:g}: between 0 and 3650")
+    if not _LEAST_DAYS <= options.days <= _MOST_DAYS:
+        raise BadConfiguration(f"--days {options.days:g}: from {_LEAST_DAYS:g} to {_MOST_DAYS:g}")
     if options.out is not None and not (options.out.absolute().parent.is_dir() and not options.out.is_dir()):
         raise BadConfiguration(f"--out {options.out}: that is no file in a folder that is there; nothing was made")
     invitation = organizer.invite(options.days, options.peer or "")

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from spes_peer.cli.parsing import add_log_level, amount, can_draw, count, positive
+from spes_peer.cli.parsing import add_log_level, can_draw, count, positive
+from spes_peer.training.traffic_command import above_zero
 
 
 def add_demo(commands: Any) -> None:
@@ -57,9 +58,13 @@ def add_chaos(commands: Any) -> None:
         "Exits with 0 only if no certified round was lost, all ended on one state, and no process was left behind.",
     )
     parser.add_argument("--peers", type=positive, default=6, metavar="N", help="volunteers (%(default)s)")
-    parser.add_argument("--minutes", type=amount, default=10.0, metavar="M", help="how long (%(default)g)")
+    parser.add_argument("--minutes", type=above_zero, default=10.0, metavar="M", help="how long (%(default)g)")
     parser.add_argument(
-        "--fault-every", type=amount, default=30.0, metavar="SECONDS", help="between faults, on average (%(default)g)"
+        "--fault-every",
+        type=above_zero,
+        default=30.0,
+        metavar="SECONDS",
+        help="between faults, on average (%(default)g)",
     )
     parser.add_argument("--seed", type=count, default=0, metavar="S", help="decides what happens when (%(default)s)")
     parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was measured")

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.cli.amending import add_amending
-from spes_peer.cli.parsing import add_log_level, amount, peer_id, positive
+from spes_peer.cli.parsing import add_log_level, peer_id, positive
 from spes_peer.config import Repeated
 from spes_peer.run.presets import PRESETS
 from spes_peer.training.plan_command import size
+from spes_peer.training.traffic_command import above_zero
 
 _EXAMPLE = """\
 example:
@@ -87,10 +88,12 @@ def _add_plan(actions: Any) -> Any:
     who.add_argument("--fleet", type=Path, metavar="FLEET.toml", help="of several kinds")
     parser.add_argument("--card", type=size, metavar="SIZE", help="memory of each GPU (the smallest that holds it)")
     parser.add_argument("--link", type=_link, metavar="SPEED", help="down, or down/up, in bits a second (100Mb/20Mb)")
-    parser.add_argument("--tokens-per-second", type=amount, metavar="T", help="that each trains, where it was measured")
+    parser.add_argument(
+        "--tokens-per-second", type=above_zero, metavar="T", help="that each trains, where it was measured"
+    )
     parser.add_argument(
         "--part",
-        type=amount,
+        type=above_zero,
         default=UTILISATION,
         metavar="P",
         help="of a card's operations that training uses, where speed was not measured (%(default)s)",

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -201,18 +200,11 @@ def positive(text: str) -> int:
     return _whole_number(text, 1, 2**31 - 1, "a whole number from 1 on")
 
 
-def amount(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-
-
 def _whole_number(text: str, least: int, most: int, what: str) -> int:
     with contextlib.suppress(ValueError):
         if least <= int(text) <= most:
             return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not {what}")
 
 
 def sentence(text: str) -> str:

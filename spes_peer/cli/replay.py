@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from spes_peer.cli.parsing import add_data_dir, add_log_level, amount, can_draw, data_dir, sentence
+from spes_peer.cli.parsing import add_data_dir, add_log_level, can_draw, data_dir, sentence
+from spes_peer.training.traffic_command import above_zero
 
 
 def add_replay(commands: Any) -> argparse.ArgumentParser:
@@ -25,7 +26,11 @@ def add_replay(commands: Any) -> argparse.ArgumentParser:
         help="a file of a state folder's events/, or a state folder (this volunteer's)",
     )
     parser.add_argument(
-        "--speed", type=amount, default=1.0, metavar="N", help="seconds of the log in a second, at first (%(default)g)"
+        "--speed",
+        type=above_zero,
+        default=1.0,
+        metavar="N",
+        help="seconds of the log in a second, at first (%(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print the events as they are written: a line of JSON each")
     add_data_dir(parser)

@@ -14,7 +14,7 @@ from spes_peer.run.section import Section
 from spes_peer.toml import read_file
 from spes_peer.training.plan_command import size
 from spes_peer.training.traffic import Line
-from spes_peer.training.traffic_command import speed
+from spes_peer.training.traffic_command import LEAST, MOST, speed
 
 MOST_VOLUNTEERS = 100_000
 _UP_PART = 0.2  # of what comes down, where only that is said: what most homes have
@@ -39,7 +39,7 @@ class _Volunteers(Section):
     count: int = Field(default=1, ge=1, le=MOST_VOLUNTEERS)
     card: str
     link: str = "100Mb"
-    tokens_per_second: float = Field(default=0.0, ge=0)
+    tokens_per_second: float | None = Field(default=None, ge=LEAST, le=MOST)
 
 
 class _Fleet(Section):
@@ -62,7 +62,7 @@ def read_fleet(path: Path) -> tuple[Group, ...]:
     fleet = validated(_Fleet, read_file(path), path.name)
     return tuple(
         Group(
-            one.count, _parsed(size, one.card, path), _parsed(link, one.link, path), one.tokens_per_second
+            one.count, _parsed(size, one.card, path), _parsed(link, one.link, path), one.tokens_per_second or 0.0
         )
         for one in fleet.volunteers
     )  # fmt: skip

@@ -121,9 +121,11 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _number(value: float) -> str:
-    """Powers of two that nobody would know as digits, as powers."""
+    """Powers of two that nobody would know as digits, and of ten whose digits nobody would count, as powers."""
     if isinstance(value, int) and value >= 1 << 20 and not value & (value - 1):
         return f"2^{value.bit_length() - 1}"
+    if isinstance(value, int) and value > 10**6 and value == 10 ** (power := len(str(value)) - 1):
+        return f"10^{power}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -24,6 +24,8 @@ from spes_peer.wire import convert
 
 PROTOCOL_VERSION = 6  # of manifest, records and messages together; a change that old clients misread raises it
 MOST_ORGANIZERS = 16
+MOST_PEERS = 2**20
+MOST_SECONDS = 10**8  # three years: timers of operating systems cannot count much further
 MOST_LISTED = 1_024  # peers that may join, or keys: every record carries them once they have changed
 _SIGNED_AS = b"spes-peer manifest\0"
 
@@ -44,7 +46,7 @@ class Run(Section):
     """What people call it; volunteers read it before they join."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the first weights and of the order of the data."""
-    min_peers: int = Field(default=1, ge=1, le=2**20)
+    min_peers: int = Field(default=1, ge=1, le=MOST_PEERS)
     """Round 1 opens when so many are admitted."""
     organizers: tuple[str, ...] = Field(default=(), max_length=MOST_ORGANIZERS - 1)
     """Peer ids of further keys, beside the one that signs, that may sign amendments: other people's, or a spare one."""
@@ -228,23 +230,23 @@ class Sync(Section):
 class Timing(Section):
     """Every wait of the run, in seconds; the ladder between them is checked."""
 
-    heartbeat_seconds: float = Field(default=3.0, gt=0)
+    heartbeat_seconds: float = Field(default=3.0, gt=0, le=MOST_SECONDS)
     """Between two signs of life of a peer and its coordinator."""
-    round_seconds: float = Field(default=600.0, gt=0)
+    round_seconds: float = Field(default=600.0, gt=0, le=MOST_SECONDS)
     """From a record to the deadline for contributions."""
-    fetch_stall_seconds: float = Field(default=15.0, gt=0)
+    fetch_stall_seconds: float = Field(default=15.0, gt=0, le=MOST_SECONDS)
     """A transfer that made no progress for so long goes on with another source."""
-    round_grace_seconds: float = Field(default=30.0, gt=0)
+    round_grace_seconds: float = Field(default=30.0, gt=0, le=MOST_SECONDS)
     """For the reduce, after contributions are closed, and again for the signatures."""
-    coordinator_timeout_seconds: float = Field(default=60.0, gt=0)
+    coordinator_timeout_seconds: float = Field(default=60.0, gt=0, le=MOST_SECONDS)
     """Without life of the coordinator for so long, peers elect another."""
-    stall_timeout_seconds: float = Field(default=900.0, gt=0)
+    stall_timeout_seconds: float = Field(default=900.0, gt=0, le=MOST_SECONDS)
     """When more than half of a roster is gone for so long, the rest may go on without them."""
-    dht_beat_seconds: float = Field(default=12.0, gt=0)
+    dht_beat_seconds: float = Field(default=12.0, gt=0, le=MOST_SECONDS)
     """Between two announcements of a peer in the DHT."""
-    dht_ttl_seconds: float = Field(default=50.0, gt=0)
+    dht_ttl_seconds: float = Field(default=50.0, gt=0, le=MOST_SECONDS)
     """How long an announcement is believed."""
-    lease_seconds: float = Field(default=1300.0, gt=0)
+    lease_seconds: float = Field(default=1300.0, gt=0, le=MOST_SECONDS)
     """How long a claim on experts stands without life of its owner."""
 
     def misfits(self) -> Iterator[str]:

@@ -16,6 +16,7 @@ from spes_peer.training.traffic_command import TRAFFIC_ONLY, add_traffic_options
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _MEMORY_ONLY = ("gpu_memory", "subsets", "resident", "checkpointing", "optimizer_bits", "cpu")
+MOST_BYTES = 10**18
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
 
 
@@ -81,8 +82,11 @@ def add_memory_choices(parser: Any) -> None:
 def size(text: str) -> int:
     """Bytes: "24GB" is 24·10⁹, "24GiB" 24·2³⁰."""
     if (found := _SIZE.fullmatch(text.strip())) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 24GB or 16GiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size such as 24GB or 16GiB")
+    num_bytes = float(found[1]) * _UNITS[found[2].upper()]
+    if num_bytes > MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is more than any machine has")
+    return int(num_bytes)
 
 
 def size_or_part(text: str) -> "Memory":

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.encodings import Encoding
 from spes_peer.run.layout import Block, RunLayout
-from spes_peer.run.manifest import RunFile
+from spes_peer.run.manifest import MOST_PEERS, RunFile
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Line:
 
 def traffic_plan(run: RunFile, num_peers: int) -> TrafficPlan:
     """`BadConfiguration` for a run that has no such rounds."""
-    if num_peers < 1:
-        raise BadConfiguration(f"a round has at least 1 peer, not {num_peers}")
+    if not 1 <= num_peers <= MOST_PEERS:
+        raise BadConfiguration(f"a round has from 1 to {MOST_PEERS:,} peers, not {num_peers}")
     if run.model.num_experts % run.training.num_subsets:
         raise BadConfiguration(
             f"num_subsets ({run.training.num_subsets}) must divide num_experts ({run.model.num_experts})"

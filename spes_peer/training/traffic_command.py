@@ -1,6 +1,7 @@
 """`spes-peer plan --traffic`: what a round costs a volunteer's line, written for people and for programs."""
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import re
@@ -23,6 +24,9 @@ from spes_peer.training.traffic import (
 
 _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kMG]?)(?:b(?:it)?)?(?:/s|ps)?")
 _BITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+_MOST_BITS = 1e15
+LEAST, MOST = 1e-6, 1e12
+"""Of whatever is typed as a number above zero: tokens a second, seconds, parts."""
 _UP, _DOWN = 20e6, 100e6  # a home's, where fibre has not come yet
 TRAFFIC_ONLY = (
     "peers", "up", "down", "shared_offers", "shared_updates", "experts", "round_seconds", "tokens_per_second",
@@ -43,9 +47,9 @@ def add_traffic_options(parser: Any) -> None:
         group.add_argument(name, choices=get_args(Encoding), help=f"encoding {what}")
     pace = group.add_mutually_exclusive_group()
     pace.add_argument(
-        "--round-seconds", type=_positive, metavar="S", help="that a round's steps take, without exchange"
+        "--round-seconds", type=above_zero, metavar="S", help="that a round's steps take, without exchange"
     )
-    pace.add_argument("--tokens-per-second", type=_positive, metavar="T", help="… or how fast each peer trains")
+    pace.add_argument("--tokens-per-second", type=above_zero, metavar="T", help="… or how fast each peer trains")
 
 
 @dataclass(frozen=True)
@@ -153,19 +157,17 @@ def overview(forecasts: Mapping[str, Forecast]) -> str:
 def speed(text: str) -> float:
     """Bits per second: "20Mb", "100 Mbit/s", "1G"."""
     found = _SPEED.fullmatch(text.strip())
-    if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a speed such as 20Mb (b for bits) or 1Gbit/s")
-    return float(found[1]) * _BITS[found[2]]
+    if found is None or not 1 <= (bits := float(found[1]) * _BITS[found[2]]) <= _MOST_BITS:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a speed such as 20Mb (b for bits) or 1Gbit/s")
+    return bits
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+def above_zero(text: str) -> float:
+    """A number of something that there is, within what one can reckon with."""
+    with contextlib.suppress(ValueError):
+        if LEAST <= float(text) <= MOST:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from {LEAST:f} to 10^{math.log10(MOST):.0f}")
 
 
 def _heading(one: Forecast) -> str:
