@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spes_peer.cli import main
+from spes_peer.cli.organizing import _costs
 from spes_peer.errors import BadConfiguration
 from spes_peer.planning.explaining import explained, num_active, num_parameters
 from spes_peer.planning.fleet import Group, link, read_fleet
@@ -125,6 +126,51 @@ def test_measured_speeds_are_taken_as_they_are_and_others_are_said_to_be_assumed
     assert "assumed" not in in_words(measured, 0.25).replace("counted, not assumed", "")
     assert assumed.groups[0].tokens_per_second == 0.5 * 71e12 / operations_per_token(run, assumed.groups[0].plan)
     assert "50% of what the slowest common card" in " ".join(in_words(assumed, 0.5).split())
+
+
+def test_a_round_that_its_deadline_cuts_gives_no_time_to_the_end() -> None:
+    run = run_of("spes-1b")
+    found = forecast(run, [Group(4, 8 * GB, HOME, 2_400.0)], None)
+    assert found is not None
+    said = " ".join(in_words(found, 0.25).split())
+    assert "tokens/s, if rounds were given the time (see below)" in said
+    assert re.search(
+        r"A round would take 3 h \d\d min, and round_seconds \(7200\) ends it after 2 h 00 min: raise", said
+    )
+    costs = dict(_costs(run))
+    assert costs["volunteers"].startswith("4 cards of 8 GB")
+    assert re.match(r"a round would take 3 h \d\d min, and round_seconds \(7200\) ends it", costs["time"])
+    patient = run.timing.model_copy(update={"round_seconds": 14_400.0, "lease_seconds": 30_000.0})
+    assert re.match(
+        r"9\d\.\d days at 2,\d\d\d tokens/s", dict(_costs(run.model_copy(update={"timing": patient})))["time"]
+    )
+
+
+def test_no_speed_is_foreseen_of_a_model_whose_steps_are_too_short_to_be_computed_only() -> None:
+    run = run_of("demo")
+    found = forecast(run, [Group(4, 8 * GB, HOME)], None)
+    assert found is not None
+    assert "nobody has measured. On two CPU cores the four volunteers of the demo" in " ".join(
+        in_words(found, 0.25).split()
+    )
+    assert "nobody can foresee it" in dict(_costs(run))["time"]
+    measured = forecast(run, [Group(4, 8 * GB, HOME, 2_000.0)], None)
+    assert measured is not None
+    assert not measured.is_unforeseeable
+    large = forecast(run_of("spes-1b"), [Group(4, 24 * GB, HOME)], None)
+    assert large is not None
+    assert not large.is_unforeseeable
+
+
+def test_traffic_is_of_a_day_only_where_the_run_lasts_for_one() -> None:
+    short = forecast(run_of("demo"), [Group(4, 8 * GB, HOME, 2_000.0)], None)
+    long = forecast(run_of("spes-1b"), [Group(4, 24 * GB, HOME)], None)
+    assert short is not None
+    assert long is not None
+    said = " ".join(in_words(short, 0.25).split())
+    assert "sends 1.61 MB a round, 161 MB in all, and receives as much" in said
+    assert "a day" not in said
+    assert "GB a day, and receives as much" in in_words(long, 0.25)
 
 
 # ---- fleets ----

@@ -17,7 +17,7 @@ from spes_peer.planning.explaining import explained, num_active, num_parameters
 from spes_peer.planning.fleet import MOST_VOLUNTEERS, Group, link, read_fleet
 from spes_peer.planning.forecast import UTILISATION, Forecast, forecast
 from spes_peer.planning.lines import count, folded, number
-from spes_peer.planning.words import as_json, in_words
+from spes_peer.planning.words import as_json, in_words, too_late
 from spes_peer.run.checking import check_text, trains_bytes
 from spes_peer.run.data import Data
 from spes_peer.run.length import Length
@@ -135,14 +135,23 @@ def _costs(run: RunFile) -> list[tuple[str, str]]:
         return [*said, ("volunteers", f"no card of {_CARDS_GB[-1]} GB or less holds a subset of it")]
     group = found.groups[0]
     cards, traffic = count(found.num_peers, "card"), found.traffic
-    assumed = f"at {number(group.tokens_per_second)} tokens/s each, which is assumed (spes-peer run plan)"
     return [
         *said,
         ("volunteers", f"{cards} of {card} GB, {amount(group.plan.needed_bytes)} in use: {_choices(group.chosen)}"),
         ("traffic", f"{amount(traffic.sent_bytes)} a round each way; {amount(traffic.snapshot_bytes)} for a newcomer"),
         ("your server", f"{amount(found.node.disk_bytes)} of disk at the end; no GPU"),
-        ("time", f"{duration(found.seconds)} {assumed}, with {_LINK} lines"),
+        ("time", _time(found, group.tokens_per_second)),
     ]
+
+
+def _time(found: Forecast, tokens_per_second: float) -> str:
+    """To the end; or why there is nothing to say of it yet."""
+    if found.is_unforeseeable:
+        return "a model so small waits for the machine, not for arithmetic: nobody can foresee it (spes-peer run plan)"
+    assumed = f"at {number(tokens_per_second)} tokens/s each, which is assumed (spes-peer run plan)"
+    if late := too_late(found):
+        return f"a round {late}: raise it, or wait for faster cards or more of them; {assumed}, with {_LINK} lines"
+    return f"{duration(found.seconds)} {assumed}, with {_LINK} lines"
 
 
 def _smallest_card(run: RunFile) -> tuple[Forecast | None, int]:

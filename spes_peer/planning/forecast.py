@@ -25,6 +25,8 @@ CARDS = ((8e9, 20e12), (12e9, 25e12), (16e9, 45e12), (24e9, 71e12), (32e9, 105e1
 """Memory of a card, and the bf16 operations a second (dense, summed in fp32) of a slow one of that size."""
 CHOICES = tuple(Choices(True, resident, "auto", bits) for bits in (32, 8) for resident in ("bf16", "int8", "int4"))
 DAY = 86_400.0
+SHORT_STEP_SECONDS = 0.05
+"""A step is some hundred operations for each layer, and a GPU takes some ten microseconds to begin one."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,25 @@ class Forecast:
         return trained / self.seconds
 
     @property
+    def sent_bytes(self) -> int:
+        """That one volunteer sends in all, and receives."""
+        return self.traffic.sent_bytes * self.length.num_rounds
+
+    @property
     def bytes_per_day(self) -> float:
-        """That one volunteer sends, and receives."""
-        return self.traffic.sent_bytes * self.length.num_rounds / (self.seconds / DAY)
+        """Of these, if the run lasts for a day or more."""
+        return self.sent_bytes / (self.seconds / DAY)
+
+    @property
+    def is_unforeseeable(self) -> bool:
+        """Whether the time hangs on what nobody has measured: steps so short wait for the machine to begin each of
+        their many operations, not for the operations."""
+        shortest = min(one.training_seconds / one.phase.steps_per_round for one in self.phases)
+        return shortest < SHORT_STEP_SECONDS and any(one.is_assumed for one in self.groups)
+
+    @property
+    def longest_round_seconds(self) -> float:
+        return max(one.round_seconds for one in self.phases)
 
 
 def forecast(run: RunFile, fleet: Sequence[Group], data: Data | None, part: float = UTILISATION) -> Forecast | None:

@@ -33,6 +33,14 @@ def in_words(one: Forecast, part: float) -> str:
     return "\n".join(lines)
 
 
+def too_late(one: Forecast) -> str:
+    """What the run's deadline does to a round that takes longer; nothing where all have time."""
+    longest, allowed = one.longest_round_seconds, one.run.timing.round_seconds
+    if longest <= allowed:
+        return ""
+    return f"would take {duration(longest)}, and round_seconds ({allowed:g}) ends it after {duration(allowed)}"
+
+
 def as_json(one: Forecast) -> dict[str, Any]:
     """In bytes, tokens and seconds."""
     return {
@@ -41,9 +49,11 @@ def as_json(one: Forecast) -> dict[str, Any]:
         "num_tokens": one.length.num_tokens,
         "seconds": one.seconds,
         "tokens_per_second": one.tokens_per_second,
+        "is_unforeseeable": one.is_unforeseeable,
         "utilisation": one.utilisation,
         "part_of_subsets_held": one.part_trained,
         "sent_bytes_per_round": one.traffic.sent_bytes,
+        "sent_bytes": one.sent_bytes,
         "sent_bytes_per_day": one.bytes_per_day,
         "snapshot_bytes": one.traffic.snapshot_bytes,
         "phases": [_phase_as_json(phase) for phase in one.phases],
@@ -56,24 +66,33 @@ def as_json(one: Forecast) -> dict[str, Any]:
 
 
 def _results(one: Forecast) -> Iterator[tuple[str, str]]:
-    yield "time to the end", f"{duration(one.seconds)}, {number(one.tokens_per_second)} tokens/s"
+    wish = ", if rounds were given the time (see below)" if too_late(one) else ""
+    wish = ", if steps so short waited for nothing (see below)" if one.is_unforeseeable else wish
+    yield "time to the end", f"{duration(one.seconds)}, {number(one.tokens_per_second)} tokens/s{wish}"
     for index, phase in enumerate(one.phases):
         label = "each round" if len(one.phases) == 1 else ("each round", "in the final phase")[index]
         yield label, _round(phase)
     yield "peers train", f"{one.utilisation:.1%} of the time"
-    per_round, per_day = amount(one.traffic.sent_bytes), amount(one.bytes_per_day)
-    yield "a volunteer", f"sends {per_round} a round, {per_day} a day, and receives as much"
+    sent = _in_time(one, one.bytes_per_day)
+    yield "a volunteer", f"sends {amount(one.traffic.sent_bytes)} a round, {sent}, and receives as much"
     yield "a newcomer", f"receives {amount(one.traffic.snapshot_bytes)} first"
     node = one.node
-    sent, received = amount(node.sent_bytes_per_day), amount(node.received_bytes_per_day)
+    sent, received = _in_time(one, node.sent_bytes_per_day), _in_time(one, node.received_bytes_per_day)
     whose = "data and all" if node.data_is_known else "with as much data as the schedule needs"
     yield (
         "the bootstrap node",
         (
-            f"needs {amount(node.disk_bytes)} of disk, {whose}; sends {sent} a day and newcomers' snapshots,"
+            f"needs {amount(node.disk_bytes)} of disk, {whose}; sends {sent} and newcomers' snapshots,"
             f" receives {received}; no GPU"
         ),
     )
+
+
+def _in_time(one: Forecast, bytes_per_day: float) -> str:
+    """A day's bytes, or all of a run that is over before."""
+    if one.seconds < DAY:
+        return f"{amount(bytes_per_day * one.seconds / DAY)} in all"
+    return f"{amount(bytes_per_day)} a day"
 
 
 def _round(phase: PhaseForecast) -> str:
@@ -115,12 +134,8 @@ def _notes(one: Forecast, part: float) -> Iterator[str]:
             f"Together they hold {percent(one.part_trained)} of the subsets at a time: experts take turns, every"
             f" {one.run.training.rotation_rounds} rounds, and each is trained on so much fewer tokens."
         )
-    longest = max(phase.round_seconds for phase in one.phases)
-    if longest > timing.round_seconds:
-        yield (
-            f"A round would take {duration(longest)}, and round_seconds ({timing.round_seconds:g}) ends it after"
-            f" {duration(timing.round_seconds)}: raise it, or peers contribute only the steps they have made."
-        )
+    if late := too_late(one):
+        yield f"A round {late}: raise it, or peers contribute only the steps they have made."
     if (grace := max(phase.exchange_seconds for phase in one.phases)) > timing.round_grace_seconds:
         yield (
             f"The exchange would take {duration(grace)}, and reducing may take round_grace_seconds"
@@ -128,6 +143,12 @@ def _notes(one: Forecast, part: float) -> Iterator[str]:
         )
     if one.num_peers < one.run.run.min_peers:
         yield f"Round 1 waits for {count(one.run.run.min_peers, 'volunteer')} (min_peers): these are too few."
+    if one.is_unforeseeable:
+        yield (
+            "This model is so small that its steps wait for the machine more than for arithmetic, of which alone the"
+            " speed is assumed: it will be far less, and how much less nobody has measured. On two CPU cores the four"
+            " volunteers of the demo train some 8,000 tokens/s together, which is a round in ten seconds."
+        )
     if any(group.is_assumed for group in one.groups):
         yield (
             f"Nobody has measured the speeds marked as assumed: they are {part:.0%} of what the slowest common card of"
