@@ -147,6 +147,8 @@ def making_folder(path: Path, mode: int = 0o700) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except FileExistsError:
+        raise BadConfiguration(f"cannot make {path}: {path.parent} is a file") from None
     except OSError as error:
         raise BadConfiguration(f"cannot write beside {path}: {error.strerror}") from None
     try:

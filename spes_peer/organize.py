@@ -28,7 +28,7 @@ from spes_peer.data.prepared import DATA_FILE, data_in
 from spes_peer.data.shards import make_shards
 from spes_peer.errors import BadConfiguration, BadMessage, BlobMissing, ChildFailed, ending_in_a_line
 from spes_peer.files import UNFINISHED, making_folder, write_whole
-from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE
+from spes_peer.folder import KEY_FILE, MANIFEST_FILE, ORGANIZER_KEY_FILE, RUN_FILE
 from spes_peer.identity import Identity, PeerId
 from spes_peer.lock import held
 from spes_peer.run.certificates import Checks, sign_genesis
@@ -48,7 +48,6 @@ from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import Snapshot, first_record
 from spes_peer.wire import convert
 
-RUN_FILE = "run.toml"
 GENESIS_FILE = "genesis.spes"
 _MODULE_SECONDS = 12 * 3600.0  # tens of gigabytes on a slow disk
 
@@ -94,6 +93,7 @@ def run_file_text(preset: str | None, path: Path | None) -> str:
 
 def run_file_in(folder: Path) -> str:
     """The text of an organizer's run file."""
+    _refuse_file(folder)
     if not (folder / RUN_FILE).exists():
         raise BadConfiguration(f"{folder} holds no {RUN_FILE}; make one with: spes-peer run new {folder}")
     return run_file_text(None, folder / RUN_FILE)
@@ -130,9 +130,15 @@ def read_manifest(folder: Path) -> SignedManifest:
 # ---- making and signing ----
 
 
+def _refuse_file(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BadConfiguration(f"{folder} is a file; a run has a folder")
+
+
 def new_run(folder: Path, run_toml: str) -> Identity:
     """Make `folder`, whole or not at all: run file and keys. The organizer's key."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    _refuse_file(folder)
+    if folder.exists() and any(folder.iterdir()):
         raise BadConfiguration(f"{folder} is not empty; name a new folder for the new run")
     with making_folder(folder) as building:
         return _begin(building, run_toml)

@@ -140,3 +140,24 @@ def test_numbers_that_cannot_be_are_refused_as_they_are_typed(
 ) -> None:
     assert run("data", "prepare", tmp_path / "out", "a=x", flag) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write_lines(tmp_path / "a.jsonl", words(1, 400))
+    for command, said in (
+        (("data", "prepare", text, text), f"{text} is a file: name the run's folder first, and then the texts"),
+        (("data", "prepare", text / "run", text), f"there is no folder {text}"),
+        (("data", "show", text), f"{text} is no folder of a run"),
+        (("run", "new", text), f"{text} is a file; a run has a folder"),
+        (("run", "new", text / "run"), f"cannot make {text / 'run'}: {text} is a file"),
+        (("run", "sign", text), f"{text} is a file; a run has a folder"),
+    ):
+        assert run(*command) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert said in line
+
+
+def test_what_is_refused_makes_no_folder(tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "a.jsonl", words(1, 400))
+    assert run("data", "prepare", tmp_path / "out", text, "--tokenizer", tmp_path / "missing.json") == 2
+    assert not (tmp_path / "out").exists()

@@ -165,7 +165,7 @@ def _show(options: argparse.Namespace) -> None:
     from spes_peer.data.preparing import command, show
 
     if not options.folder.is_dir():
-        raise BadConfiguration(f"there is no folder {options.folder}")
+        raise BadConfiguration(f"{options.folder} is no folder of a run")
     data = read_data(options.folder)
     run_file = command.run_file_of(options.folder)
     blobs = BlobStore(options.folder / "blobs")

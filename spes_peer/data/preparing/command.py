@@ -57,8 +57,7 @@ def run(
     starts_over: bool,
 ) -> Prepared:
     """Prepare, with a bar; the seed and the model are those of the folder's run.toml, if it has one."""
-    if not folder.is_dir() and not folder.parent.is_dir():
-        raise BadConfiguration(f"there is no folder {folder.parent}; make the run first: spes-peer run new {folder}")
+    _check_folder(folder)
     run_file = run_file_of(folder)
     order = Order(
         recipe,
@@ -70,7 +69,6 @@ def run(
         seed if seed is not None else run_file.run.seed if run_file else 0,
         is_strict,
     )
-    folder.mkdir(exist_ok=True)
     try:
         with Shown(order.num_bytes) as shown:
             prepared = prepare(folder, order, run_file.model if run_file else None, num_workers, shown, starts_over)
@@ -84,6 +82,16 @@ def run(
             f"{held_out_tokens:,}",
         )
     return prepared
+
+
+def _check_folder(folder: Path) -> None:
+    """One that is there, or can be made."""
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise BadConfiguration(f"{folder} is a file: name the run's folder first, and then the texts")
+    if not folder.parent.is_dir():
+        raise BadConfiguration(f"there is no folder {folder.parent}; make the run first: spes-peer run new {folder}")
 
 
 def found_of(recipe: SourceRecipe, folder: Path) -> Found:
@@ -109,7 +117,7 @@ def run_file_of(folder: Path) -> RunFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfiguration(f"cannot read {folder / 'run.toml'}: {error}") from None
+        raise BadConfiguration(f"cannot read {folder / 'run.toml'}: {getattr(error, 'strerror', error)}") from None
 
 
 def report(folder: Path, prepared: Prepared) -> list[str]:
