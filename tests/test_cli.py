@@ -134,6 +134,18 @@ def test_options_are_not_guessed_from_their_beginning(capsys: pytest.CaptureFixt
     assert "--no-t" in refused(capsys, "demo", "--no-t")
 
 
+def test_options_may_part_the_words_of_a_command() -> None:
+    parser = Parser(prog="spes-peer")
+    one = parser.add_subparsers().add_parser("one")
+    one.add_argument("folder")
+    one.add_argument("texts", nargs="*")
+    one.add_argument("--seed", type=int)
+    for words in ("--seed 3 a b c", "a --seed 3 b c", "a b --seed=3 c", "a b c --seed 3", "a --seed 3 -- b c"):
+        options = parser.parse_args(["one", *words.split()])
+        assert (options.folder, options.texts, options.seed) == ("a", ["b", "c"], 3)
+    assert parser.parse_args(["one", "a", "--seed", "3"]).texts == []
+
+
 def test_the_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["version"])

@@ -45,6 +45,18 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **settings})
+        self._mixes = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Of a command with words that may be left out, also where an option parts them from those before: up to Python
+        3.12.6 argparse has then taken them as left out already (prepare FOLDER --ratio a=2 TEXTS)."""
+        if self._mixes or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._mixes = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixes = False
 
     def error(self, message: str) -> NoReturn:
         self.exit(BadConfiguration.exit_code, f"{self.prog}: {message}; see: {self.prog} --help\n")
