@@ -15,9 +15,9 @@ from spes_peer.errors import BadConfiguration, UserError
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes
-from spes_peer.folder import MANIFEST_FILE, StateFolder
+from spes_peer.folder import MANIFEST_FILE, RUN_FILE, StateFolder
 from spes_peer.following.arrival import Arrival
-from spes_peer.organize import RUN_FILE, can_be_signed, read_manifest, sign_run
+from spes_peer.organize import can_be_signed, read_manifest, sign_run
 from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.peers import PeerEntry
 

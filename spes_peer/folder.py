@@ -24,6 +24,7 @@ SNAPSHOTS_FILE = "snapshots.spes"
 INCARNATION_FILE = "incarnation"
 KEY_FILE = "identity.key"
 ORGANIZER_KEY_FILE = "organizer.key"
+RUN_FILE = "run.toml"
 INVITATION_FILE = "invitation"
 DAEMON_LOG = "daemon.log"
 KNOWN_NODES_FILE = "known-nodes.json"
@@ -63,9 +64,11 @@ def check_length(folder: Path) -> None:
 class StateFolder:
     """Paths inside a folder, made private (0700) and checked to be usable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, has_sockets: bool = True) -> None:
+        """`has_sockets` if others are served from it: then its path has a bound."""
         self.path = path.absolute()
-        check_length(self.path)
+        if has_sockets:
+            check_length(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for name in ("logs", "tunnels", "blobs", "records", "trainer"):

@@ -73,6 +73,14 @@ async def test_a_visitor_brings_the_state_and_leaves_no_key(tmp_path: Path) -> N
     assert not (tmp_path / "cache").exists()
 
 
+async def test_a_visitor_fetches_to_a_path_of_any_length(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", run_file_of("olmoe"))
+    deep = tmp_path / ("x" * 100) / ("y" * 100)
+    async with serving(tmp_path / "run") as address:
+        export(await brought(address, deep), tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
 async def test_a_fetch_that_was_cut_goes_on_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "run", run_file_of("olmoe"))
     blobs = sorted((tmp_path / "run" / "blobs").glob("*/*.data"))

@@ -171,6 +171,12 @@ def _keep(folder: Path, *snapshots: Snapshot) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="neither a volunteer's data folder nor a run folder"):
         export(tmp_path, tmp_path / "out")
+    (tmp_path / "identity.key").write_bytes(b"")
+    with pytest.raises(BadConfiguration, match="has not found its run yet"):
+        export(tmp_path, tmp_path / "out")
+    (tmp_path / "run.toml").write_text("")
+    with pytest.raises(BadConfiguration, match=rf"is not signed yet, .*: spes-peer run sign {tmp_path}$"):
+        export(tmp_path, tmp_path / "out")
     (tmp_path / "manifest.spes").write_bytes(b"\xff\xff")
     with pytest.raises(BadConfiguration, match="cannot read"):
         export(tmp_path, tmp_path / "out")

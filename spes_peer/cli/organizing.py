@@ -10,6 +10,7 @@ from pathlib import Path
 from spes_peer import conversion, organize
 from spes_peer.data.prepared import data_in
 from spes_peer.errors import BadConfiguration
+from spes_peer.folder import RUN_FILE
 from spes_peer.identity import Identity
 from spes_peer.measures import amount, duration
 from spes_peer.model.huggingface_folder import read_config
@@ -93,7 +94,7 @@ def read(path: Path) -> tuple[str, Data | None]:
     """The run file's text, and the folder's data if it has any."""
     if path.is_dir():
         return organize.run_file_in(path), data_in(path)
-    return organize.run_file_text(None, path), data_in(path.parent) if path.name == organize.RUN_FILE else None
+    return organize.run_file_text(None, path), data_in(path.parent) if path.name == RUN_FILE else None
 
 
 # ---- what `new` writes and says ----

@@ -28,7 +28,7 @@ def held(root: Path, signed: SignedManifest) -> Iterator[StateFolder]:
     if holder := holder_of(path):
         raise BadConfiguration(f"another export (pid {holder}) has this run in {path}; wait for it to end")
     try:
-        folder = StateFolder(path)
+        folder = StateFolder(path, has_sockets=False)  # a visitor serves nobody
     except BadConfiguration as error:
         raise BadConfiguration(str(error).replace("--data-dir", "--cache")) from None
     with folder.locked():

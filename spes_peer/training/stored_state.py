@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spes_peer.blobs import BlobStore, digests_of, name_of
 from spes_peer.errors import BadConfiguration, PeerError
-from spes_peer.folder import MANIFEST_FILE, SNAPSHOTS_FILE
+from spes_peer.folder import KEY_FILE, MANIFEST_FILE, RUN_FILE, SNAPSHOTS_FILE
 from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
 from spes_peer.run.layout import Block, Layout
@@ -132,7 +132,7 @@ class StoredState:
             raise BadConfiguration(f"the oldest state in {folder} is the one after record {found[-1].round}")
         raise BadConfiguration(
             f"{folder} holds no whole state yet; volunteers keep one every"
-            f" {self.layout.manifest.sync.snapshot_rounds} rounds"
+            f" {self.layout.manifest.sync.snapshot_rounds} rounds, and the address of the run brings what others have"
         )
 
     def _candidates(self, folder: Path) -> Iterator[Snapshot]:
@@ -152,6 +152,15 @@ def _not_the_runs(round: int) -> BadConfiguration:
     return BadConfiguration(f"the state after record {round} is not what the run's records say; use another folder")
 
 
+def _why_no_run(folder: Path) -> str:
+    """What a folder without a manifest is instead."""
+    if (folder / RUN_FILE).exists():
+        return f"the run in {folder} is not signed yet, so it has no weights; do it with: spes-peer run sign {folder}"
+    if (folder / KEY_FILE).exists():
+        return f"the volunteer in {folder} has not found its run yet; let it join first, or give the run's address"
+    return f"{folder} is neither a volunteer's data folder nor a run folder"
+
+
 def _kept_snapshots(folder: Path) -> list[Snapshot]:
     try:
         kept = Snapshots.FromString((folder / SNAPSHOTS_FILE).read_bytes())
@@ -166,6 +175,6 @@ def _manifest_in(folder: Path) -> SignedManifest:
     try:
         return SignedManifest.from_bytes((folder / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
-        raise BadConfiguration(f"{folder} is neither a volunteer's data folder nor a run folder") from None
+        raise BadConfiguration(_why_no_run(folder)) from None
     except (OSError, PeerError) as error:
         raise BadConfiguration(f"cannot read {folder / MANIFEST_FILE}: {error}") from None
