@@ -33,7 +33,7 @@ from spes_peer.identity import Identity, PeerId
 from spes_peer.lock import held
 from spes_peer.run.certificates import Checks, sign_genesis
 from spes_peer.run.chain import Chain
-from spes_peer.run.checking import Checked, check_text, trains_bytes
+from spes_peer.run.checking import check_text, trains_bytes
 from spes_peer.run.data import Data
 from spes_peer.run.manifest import (
     Manifest,
@@ -158,15 +158,12 @@ def sign_run(
     else may be at work on the folder, and the caller alone if `is_held`.
 
     `BadConfiguration` for a run that is signed already, or whose file is not as it must be."""
-    run_file_in(folder)  # or there is nothing to hold
-    _refuse_signed(folder)
+    refuse_unsignable(folder)
     with contextlib.nullcontext() if is_held else held(folder):
-        _refuse_signed(folder)  # just now, perhaps, by another
-        text, organizer = run_file_in(folder), _key(folder, key)
-        refuse_unless_sound(check_text(text, data_in(folder)), folder)
-        run_file = parse_run_file(text)
+        run_file = refuse_unsignable(folder)  # another may have signed it just now
+        organizer = _key(folder, key)
         data = data_in(folder) or _embedded(folder, run_file)
-        refuse_unless_sound(check_text(text, data), folder)
+        _refuse_unless_sound(folder, data)
         return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence, bootstraps)
 
 
@@ -186,19 +183,22 @@ def create_run(
         return _sign(building, run_file, data, organizer, genesis or Genesis(), licence)
 
 
-def refuse_unless_sound(checked: Checked, folder: Path) -> None:
-    """`BadConfiguration` for a run that is not to be signed."""
-    if errors := checked.errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise BadConfiguration(f"{RUN_FILE}: {errors[0]}{more}; all of it: spes-peer run check {folder}")
-
-
-def _refuse_signed(folder: Path) -> None:
+def refuse_unsignable(folder: Path) -> RunFile:
+    """The run file in `folder`; `BadConfiguration` where none is, where it is signed already, or is not to be."""
+    text = run_file_in(folder)
     if is_signed(folder):
         raise BadConfiguration(
             f"{folder} is signed already, and stays as it is; a changed run is a new one: spes-peer run new, then"
             f" spes-peer run sign FOLDER --from {folder}"
         )
+    _refuse_unless_sound(folder, data_in(folder))
+    return parse_run_file(text)
+
+
+def _refuse_unless_sound(folder: Path, data: Data | None) -> None:
+    if errors := check_text(run_file_in(folder), data).errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise BadConfiguration(f"{RUN_FILE}: {errors[0]}{more}; all of it: spes-peer run check {folder}")
 
 
 def _begin(folder: Path, run_toml: str) -> Identity:

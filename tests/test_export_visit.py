@@ -1,5 +1,6 @@
 """A model from nothing but an address of the run, over a real socket."""
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -11,6 +12,8 @@ import pytest
 import torch
 from huggingface_runs import run_file_of, tensors_in, write_run
 
+from spes_peer import organize
+from spes_peer.cli import main
 from spes_peer.errors import BadConfiguration, NoBootstrap
 from spes_peer.exchange.addresses import NodeAddress
 from spes_peer.exchange.server import PeerServer
@@ -23,9 +26,12 @@ from spes_peer.lock import holder_of
 from spes_peer.node import Node, NodeSettings
 from spes_peer.organize import read_manifest
 from spes_peer.ports import Ports
-from spes_peer.run.manifest import SignedManifest
+from spes_peer.run.manifest import Origin, RunFile, SignedManifest
 from spes_peer.run.peers import Role
+from spes_peer.run.writing import commented
+from spes_peer.training.carry import carry
 from spes_peer.training.export import export
+from spes_peer.training.stored_state import StoredState
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +136,60 @@ def test_a_run_is_held_until_its_model_is_written_and_what_was_fetched_is_remove
     peer = "12D3KooWNnaHtZAnQABAKDvSh4wrGZaGJEMhx8cFJzk7aNRSkBKq"
     command.export(f"/ip4/127.0.0.1/tcp/9/p2p/{peer}", tmp_path / "out", root=tmp_path / "cache")
     assert seen == [str(os.getpid())] * 2
+    assert not (tmp_path / "cache").exists()
+
+
+def unsigned(folder: Path, run_file: RunFile) -> None:
+    """With a little text as its data."""
+    schedule = {"training": run_file.training.model_copy(update={"total_steps": 40, "warmup_steps": 4})}
+    small = run_file.model_copy(update={**schedule, "sync": run_file.sync.model_copy(update={"merge_alpha": 0.0})})
+    organize.new_run(folder, commented(small, "next"))
+    texts = folder.parent / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"text {number}. " * 200)
+    organize._tokenized(folder, small, organize.read_text_folder(texts, 1))
+
+
+async def signed_from(folder: Path, address: NodeAddress) -> int:
+    """What the command ended with."""
+    with pytest.raises(SystemExit) as ended:
+        await asyncio.to_thread(main, ("run", "sign", str(folder), "--from", address.text()))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What makes the first weights, without a process; and a cache folder of this test's own."""
+    monkeypatch.setattr(organize, "run_module", lambda _module, folder, old: carry(Path(folder), Path(old)))
+    monkeypatch.setattr(cache, "usual", lambda: tmp_path / "cache")
+
+
+async def test_a_run_begins_with_the_state_that_a_running_node_of_another_gives(
+    tmp_path: Path, in_process: None
+) -> None:
+    write_run(tmp_path / "old", run_file_of("olmoe"))
+    unsigned(tmp_path / "next", run_file_of("olmoe"))
+    async with serving(tmp_path / "old") as address:
+        assert await signed_from(tmp_path / "next", address) == 0
+    old, new = (read_manifest(tmp_path / name) for name in ("old", "next"))
+    assert new.open().origin == Origin(run_id=old.run_id.hex(), round=0)
+    assert StoredState(tmp_path / "next").root == StoredState(tmp_path / "old").root  # bit for bit
+    assert not (tmp_path / "cache").exists()
+
+
+async def test_nothing_is_fetched_for_a_run_that_cannot_begin_with_it(
+    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "old", run_file_of("olmoe"))
+    unsigned(tmp_path / "next", run_file_of("qwen3_moe"))
+    async with serving(tmp_path / "old") as address:
+        assert await signed_from(tmp_path / "next", address) == 2
+        assert "model.qk_norm is head, and width in the run that it begins with" in capsys.readouterr().err
+        (tmp_path / "next" / "run.toml").write_text("")
+        assert await signed_from(tmp_path / "next", address) == 2
+        assert "run.toml: " in capsys.readouterr().err
+    assert not organize.is_signed(tmp_path / "next")
     assert not (tmp_path / "cache").exists()
 
 

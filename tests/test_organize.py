@@ -24,12 +24,13 @@ from spes_peer.organize import Genesis, can_be_signed, is_signed, new_run, read_
 from spes_peer.planning.showing import described
 from spes_peer.run.certificates import Checks
 from spes_peer.run.chain import Chain
+from spes_peer.run.checking import refuse_another_model
 from spes_peer.run.layout import Layout
 from spes_peer.run.manifest import SignedManifest, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.run.records import BlockName, Snapshot, state_root
 from spes_peer.run.rules import Rules
-from spes_peer.training.carry import carry, refuse_another_model
+from spes_peer.training.carry import carry
 from spes_peer.training.genesis import make_genesis, write_genesis
 from spes_peer.wire import convert
 

@@ -116,7 +116,10 @@ def _add_sign(actions: Any) -> Any:
     )
     weights.add_argument("--upcycle", type=Path, metavar="HF_FOLDER", help="… or a dense Qwen3, made into experts")
     weights.add_argument(
-        "--from", dest="old", type=Path, metavar="OLD_FOLDER", help="begin with the newest state of another run"
+        "--from",
+        dest="old",
+        metavar="OLD",
+        help="begin with the newest state of another run: a folder of it, or the address of one of its nodes",
     )
     parser.add_argument("--licence", default="", metavar="TEXT", help="of the data, in place of the prepared data's")
     parser.add_argument("--key", type=Path, metavar="FILE", help="the organizer's key (FOLDER/organizer.key)")
@@ -170,8 +173,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _sign(options: argparse.Namespace) -> None:
-    from spes_peer.organize import Genesis, sign_run
+    from spes_peer.organize import Genesis
 
+    if options.old is not None:
+        _sign_from(options)
+        return
     genesis = Genesis()
     if (model := options.model or options.upcycle) is not None:
         from spes_peer.conversion import check_fits
@@ -181,8 +187,27 @@ def _sign(options: argparse.Namespace) -> None:
         wanted = parse_run_file(run_file_in(options.folder)).model
         check_fits(wanted, model, upcycle=options.upcycle is not None)
         genesis = Genesis.of_model(model, is_dense=options.upcycle is not None)
-    if options.old is not None:
-        genesis = Genesis.of_run(options.old)
+    _sign_with(genesis, options)
+
+
+def _sign_from(options: argparse.Namespace) -> None:
+    """Begin with the state of another run; nothing is fetched for one that cannot begin with it."""
+    from spes_peer.exporting import cache
+    from spes_peer.exporting.command import state_folder
+    from spes_peer.exporting.source import addresses_in
+    from spes_peer.exporting.visit import Wish
+    from spes_peer.organize import Genesis, refuse_unsignable
+    from spes_peer.run.checking import refuse_another_model
+
+    wanted = refuse_unsignable(options.folder).model
+    wish = Wish(addresses_in(options.old), cache.usual(), refuse=lambda old: refuse_another_model(old.model, wanted))
+    with state_folder(options.old, wish) as folder:
+        _sign_with(Genesis.of_run(folder), options)
+
+
+def _sign_with(genesis: Any, options: argparse.Namespace) -> None:
+    from spes_peer.organize import sign_run
+
     signed = sign_run(options.folder, genesis, options.licence, options.key, bootstraps=options.bootstraps)
     print(f"run {signed.run_id.hex()} in {options.folder}")
     print(f"start its bootstrap node with: spes-bootstrap --run {shlex.quote(str(options.folder))}")

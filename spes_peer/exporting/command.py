@@ -71,16 +71,25 @@ def export(
     max_download: int = 0,
 ) -> None:
     """Make `out`; what is fetched for it lies under `root` and is removed once the model is there."""
-    addresses = addresses_in(source)
+    wish = Wish(addresses_in(source), root or cache.usual(), round, max_download)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadConfiguration(f"{out} is not an empty folder; name a new one")
-    folder = Path(source)
-    with contextlib.ExitStack() as use:
-        if addresses:
-            folder = asyncio.run(visit(Wish(addresses, root or cache.usual(), round, max_download), use))
+    with state_folder(source, wish, keeps) as folder:
         chosen = [*(("--dtype", dtype) if dtype else ()), *(("--round", str(round)) if round is not None else ())]
         run_module("spes_peer.training.export", str(folder), str(out), *chosen)
-        if addresses and not keeps:
+
+
+@contextlib.contextmanager
+def state_folder(source: str, wish: Wish, keeps: bool = False) -> Iterator[Path]:
+    """`source` itself where it is a folder; else one with what was fetched by `wish`, which is removed once the block
+    has made of it what it wanted, and stays for another try where it could not."""
+    if not wish.addresses:
+        yield Path(source)
+        return
+    with contextlib.ExitStack() as use:
+        folder = asyncio.run(visit(wish, use))
+        yield folder
+        if not keeps:
             cache.remove(folder)
 
 

@@ -7,7 +7,7 @@ bootstrap nodes, which serve strangers after their own; it has no part in the ru
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from spes_peer.following.arrival import Arrival
 from spes_peer.logs import plain
 from spes_peer.node import Node, NodeSettings
 from spes_peer.ports import Ports, is_on_the_internet
+from spes_peer.run.manifest import Manifest
 from spes_peer.run.peers import Role
 from spes_peer.run.records import Snapshot
 from spes_peer.snapshots import SnapshotStore
@@ -42,12 +43,15 @@ class Wish:
     """The state after this record or an older one; None for the newest."""
     max_download: int = 0
     """Bytes a second; 0 sets no limit."""
+    refuse: Callable[[Manifest], None] = lambda _manifest: None
+    """Raises `BadConfiguration` for a run that is of no use, before anything is fetched of it."""
 
 
 async def visit(wish: Wish, use: contextlib.ExitStack) -> Path:
     """Bring a run's state; the folder in which it lies, held for this process until the end of `use`: another visit
     would change it. `UserError` says why that cannot be."""
     introduction = await _introduced(wish.addresses)
+    wish.refuse(introduction.manifest)
     run = introduction.manifest.run
     say(f"run {plain(run.name)} {introduction.run_id.hex()[:12]}, round {introduction.head_round}")
     folder = use.enter_context(cache.held(wish.root, introduction.signed_manifest))

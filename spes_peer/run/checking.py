@@ -14,7 +14,7 @@ from spes_peer.run.data import BYTES_NUM_IDS, Data
 from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import RunLayout
 from spes_peer.run.length import Length, num_merges
-from spes_peer.run.manifest import RunFile, in_words
+from spes_peer.run.manifest import Model, RunFile, in_words
 from spes_peer.toml import parsed
 
 _ROOM_FOR_BYTES = 2 * BYTES_NUM_IDS
@@ -24,6 +24,8 @@ _MOST_LR = 0.02
 _UNUSED_PART = 0.05
 _PADDING = 127  # rows, to a round number for fast kernels
 _FEW_HELD_OUT = 64
+MAY_DIFFER = frozenset({"sequence_length", "rope_theta"})
+"""Keys of a model that say nothing about its parameters, and that a longer context changes."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,17 @@ def found(run: RunFile, data: Data | None) -> list[Finding]:
     if data is not None:
         findings += [*_vocabulary(run, data), *_lengths(run, data), *_epochs(run, data)]
     return sorted(findings, key=lambda finding: not finding.is_error)
+
+
+def refuse_another_model(old: Model, new: Model) -> None:
+    """`BadConfiguration` names the first key in which the parameters, or what is done with them, differ."""
+    for key in Model.model_fields:
+        held, wanted = getattr(old, key), getattr(new, key)
+        if key not in MAY_DIFFER and held != wanted:
+            raise BadConfiguration(
+                f"model.{key} is {wanted}, and {held} in the run that it begins with: a run --from another has the same"
+                f" [model], but for {' and '.join(sorted(MAY_DIFFER))}"
+            )
 
 
 def trains_bytes(run: RunFile) -> bool:

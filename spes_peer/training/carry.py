@@ -13,28 +13,15 @@ from pathlib import Path
 from torch import Tensor
 
 from spes_peer.blobs import BlobStore
-from spes_peer.errors import BadConfiguration, ending_in_a_line
+from spes_peer.errors import ending_in_a_line
 from spes_peer.files import write_whole
+from spes_peer.run.checking import refuse_another_model
 from spes_peer.run.layout import Layout
-from spes_peer.run.manifest import Model, SignedManifest
+from spes_peer.run.manifest import SignedManifest
 from spes_peer.run.records import Snapshot
 from spes_peer.training.genesis import store_groups
 from spes_peer.training.stored_state import StoredState
 from spes_peer.wire import convert
-
-MAY_DIFFER = frozenset({"sequence_length", "rope_theta"})
-"""Keys of a model that say nothing about its parameters, and that a longer context changes."""
-
-
-def refuse_another_model(old: Model, new: Model) -> None:
-    """`BadConfiguration` names the first key in which the parameters, or what is done with them, differ."""
-    for key in Model.model_fields:
-        held, wanted = getattr(old, key), getattr(new, key)
-        if key not in MAY_DIFFER and held != wanted:
-            raise BadConfiguration(
-                f"model.{key} is {wanted}, and {held} in the run that it begins with: a run --from another has the same"
-                f" [model], but for {' and '.join(sorted(MAY_DIFFER))}"
-            )
 
 
 def carry(folder: Path, old_folder: Path) -> None:
