@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from spes_peer.run.section import Section
+from spes_peer.run.section import Printable, Section
 
 NAME_BYTES = 32
 """Of one shard in an index: the digest that its blob's name writes in hexadecimal."""
@@ -27,13 +27,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 BYTES_NUM_IDS, BYTES_END_OF_TEXT = 257, 256
 
 
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError("a sign in it cannot be printed")
-    return name
-
-
-ShownName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
+ShownName = Annotated[Printable, StringConstraints(min_length=1, max_length=100)]
 BlobNameText = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 TokenDtype = Literal["uint16", "uint32"]
 TOKEN_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}

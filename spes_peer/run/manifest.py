@@ -10,15 +10,15 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from spes_peer.errors import BadConfiguration, BadSignature, TooNew, TooOld
 from spes_peer.identity import Identity, PeerId, public_key_of, verify
 from spes_peer.run.data import Data
 from spes_peer.run.encodings import TOPK_CHUNK, TOPK_KEPT, Dtype, Encoding
-from spes_peer.run.section import Section
+from spes_peer.run.section import Printable, Section
 from spes_peer.toml import parsed_file
 from spes_peer.wire import convert
 
@@ -39,29 +39,20 @@ def _peer_ids(named: tuple[str, ...]) -> tuple[str, ...]:
     return named
 
 
+PeerIds = Annotated[tuple[str, ...], AfterValidator(_peer_ids)]
+
+
 class Run(Section):
     """Name, seed, and how many it takes."""
 
-    name: str = Field(min_length=1, max_length=64)
+    name: Printable = Field(min_length=1, max_length=64)
     """What people call it; volunteers read it before they join."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the first weights and of the order of the data."""
     min_peers: int = Field(default=1, ge=1, le=MOST_PEERS)
     """Round 1 opens when so many are admitted."""
-    organizers: tuple[str, ...] = Field(default=(), max_length=MOST_ORGANIZERS - 1)
+    organizers: PeerIds = Field(default=(), max_length=MOST_ORGANIZERS - 1)
     """Peer ids of further keys, beside the one that signs, that may sign amendments: other people's, or a spare one."""
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_printable(cls, name: str) -> str:
-        if not name.isprintable():
-            raise ValueError("a sign in it cannot be printed")
-        return name
-
-    @field_validator("organizers")
-    @classmethod
-    def _organizers_are_peer_ids(cls, organizers: tuple[str, ...]) -> tuple[str, ...]:
-        return _peer_ids(organizers)
 
     def misfits(self) -> Iterator[str]:
         if len(set(self.organizers)) < len(self.organizers):
@@ -280,13 +271,8 @@ class Admission(Section):
     mode: Literal["open", "invitation", "list"] = "open"
     """Whoever has an address of the run (`open`), only whom an organizer has invited or listed (`invitation`), or only
     who is listed (`list`)."""
-    listed: tuple[str, ...] = Field(default=(), max_length=MOST_LISTED)
+    listed: PeerIds = Field(default=(), max_length=MOST_LISTED)
     """Peer ids that may join without an invitation; an organizer may change the list during the run."""
-
-    @field_validator("listed")
-    @classmethod
-    def _listed_are_peer_ids(cls, listed: tuple[str, ...]) -> tuple[str, ...]:
-        return _peer_ids(listed)
 
     def misfits(self) -> Iterator[str]:
         if len(set(self.listed)) < len(self.listed):

@@ -1,9 +1,19 @@
 """What every section of the manifest is made of."""
 
 from collections.abc import Iterator
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, model_validator
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a sign in it cannot be printed")
+    return text
+
+
+Printable = Annotated[str, AfterValidator(_printable)]
+"""What people read: nothing in it moves a cursor, breaks a line or turns a text around."""
 
 
 class Section(BaseModel):

@@ -15,14 +15,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from spes_peer.data.reading.hub import HUB
 from spes_peer.data.reading.texts import Documents
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import MAX_SOURCES, STRATUM
 from spes_peer.run.manifest import validated
-from spes_peer.run.section import Section
+from spes_peer.run.section import Printable, Section
 from spes_peer.toml import read_file
 
 _LEAST_SHARE = 1.001 / STRATUM  # where lengths decide: what they come to is rounded
@@ -32,7 +32,7 @@ _SOURCE_NAME = re.compile(r"[\w.-]+")  # as people give them; one that is missin
 class SourceRecipe(Section):
     """One `[[source]]`."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: Printable = Field(min_length=1, max_length=100)
     paths: tuple[str, ...] = Field(min_length=1)
     """Files, folders, or datasets of the Hugging Face hub: `hf://owner/name`, `hf://owner/name@revision/folder`. Paths
     are relative to the recipe."""
@@ -49,13 +49,6 @@ class SourceRecipe(Section):
     """Of a dataset that has several."""
     memmap: Literal["", "uint16", "uint32"] = ""
     """The files are token ids of this width, little-endian, documents closed by the tokenizer's end of text."""
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_printable(cls, name: str) -> str:
-        if not name.isprintable():
-            raise ValueError("a sign in it cannot be printed")
-        return name
 
 
 class Recipe(Section):
