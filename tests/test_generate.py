@@ -68,6 +68,9 @@ def test_only_the_nucleus_is_drawn() -> None:
     assert {drawn(logits, Taste(1.0, 0.6), generator) for _ in range(100)} == {0, 1}
     assert {drawn(logits, Taste(1.0, 1e-9), generator) for _ in range(20)} == {0}
     assert {drawn(logits, Taste(0.0, 1.0), generator) for _ in range(20)} == {0}
+    for taste in (Taste(5e-324, 1.0), Taste(1e-30, 1.0), Taste(1.0, 5e-324), Taste(1e-5, 1.0)):
+        assert {drawn(1e6 * logits, taste, generator) for _ in range(20)} == {0}
+    assert {drawn(logits, Taste(1e308, 1.0), generator) for _ in range(100)} > {0, 1}
 
 
 @given(st.text())

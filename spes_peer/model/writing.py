@@ -24,13 +24,18 @@ class Taste:
     """Only the likeliest tokens that have so much probability together can be drawn."""
 
 
+_COLDEST, _NARROWEST = 1e-6, 1e-12
+"""What is less leaves nothing but the likeliest token, and would be zero in fp32."""
+
+
 def drawn(logits_V: Tensor, taste: Taste, generator: torch.Generator) -> int:
     """One token, by the taste (nucleus sampling: Holtzman et al. 2020)."""
-    if taste.temperature == 0:
+    if taste.temperature < _COLDEST:
         return int(logits_V.argmax())
-    sorted_V, ids_V = torch.sort((logits_V / taste.temperature).softmax(dim=-1), descending=True)
+    scaled_V = (logits_V - logits_V.max()) / taste.temperature
+    sorted_V, ids_V = torch.sort(scaled_V.softmax(dim=-1), descending=True)
     before_V = sorted_V.cumsum(dim=-1) - sorted_V
-    kept_V = sorted_V * (before_V < taste.top_p)  # the likeliest always is
+    kept_V = sorted_V * (before_V < max(taste.top_p, _NARROWEST))  # the likeliest always is
     return int(ids_V[torch.multinomial(kept_V, 1, generator=generator)])
 
 

@@ -85,7 +85,7 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size such as 24GB or 16GiB")
     num_bytes = float(found[1]) * _UNITS[found[2].upper()]
     if num_bytes > MOST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is more than any machine has")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is beyond all measure")
     return int(num_bytes)
 
 
