@@ -1,8 +1,11 @@
 """What `data prepare` and `data show` cannot do with what people give them: said in one line, whatever it is."""
 
 import json
+import os
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from prepare_parts import END, order_of, run, source, words, write_lines
 from tokenizers import Regex, models, pre_tokenizers
@@ -161,3 +164,36 @@ def test_what_is_refused_makes_no_folder(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "a.jsonl", words(1, 400))
     assert run("data", "prepare", tmp_path / "out", text, "--tokenizer", tmp_path / "missing.json") == 2
     assert not (tmp_path / "out").exists()
+
+
+# ---- files that are not what they look like ----
+
+
+def numpy_file(path: Path, header: str) -> Path:
+    content = header.encode().ljust(9000) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + len(content).to_bytes(4, "little") + content + bytes(500))
+    return path
+
+
+def test_files_that_nothing_can_be_read_from_are_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    pyarrow.parquet.write_table(
+        pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"]), tmp_path / "two.parquet"
+    )
+    shape = "{'descr': '<u2', 'fortran_order': False, 'shape': (%s,), }"
+    cases: list[tuple[Path, str, tuple[str, ...]]] = [
+        (tmp_path / "pipe.jsonl", "neither a file nor a folder", ()),
+        (tmp_path / "loop.jsonl", "there is no", ()),
+        (tmp_path / "two.parquet", "several columns 'text'", ()),
+        (numpy_file(tmp_path / "deep.npy", "-" * 8000 + "1"), "cannot read", ("--memmap", "uint16")),
+        (numpy_file(tmp_path / "huge.npy", shape % 10**30), "cannot read", ("--memmap", "uint16")),
+        (numpy_file(tmp_path / "odd.npy", shape % True), "cannot read", ("--memmap", "uint16")),
+        (tmp_path / "a\udcff.jsonl", "a source cannot be called", ()),
+    ]
+    for path, said, flags in cases:
+        assert run("data", "prepare", tmp_path / "out", path, "--workers", 1, *flags) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert said in line

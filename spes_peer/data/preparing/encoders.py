@@ -107,6 +107,8 @@ def load(path: Path) -> Any:
     """A `tokenizers.Tokenizer` to which names of special tokens are text; `BadConfiguration` where there is none in the
     file."""
     try:
+        if path.exists() and not path.is_file():
+            raise BadConfiguration(f"{path} is no file; name a tokenizer.json")
         if path.stat().st_size > MAX_TOKENIZER_BYTES:
             raise BadConfiguration(f"{path} is larger than a tokenizer may be ({MAX_TOKENIZER_BYTES >> 20} MiB)")
         content = path.read_bytes()

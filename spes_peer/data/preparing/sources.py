@@ -9,6 +9,7 @@ ratio = 0.3
 licence = "CC-BY-SA-4.0"
 """
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
@@ -26,13 +27,14 @@ from spes_peer.run.section import Printable, Section
 from spes_peer.toml import read_file
 
 _LEAST_SHARE = 1.001 / STRATUM  # where lengths decide: what they come to is rounded
+_LONGEST_NAME = 100
 _SOURCE_NAME = re.compile(r"[\w.-]+")  # as people give them; one that is missing is no licence
 
 
 class SourceRecipe(Section):
     """One `[[source]]`."""
 
-    name: Printable = Field(min_length=1, max_length=100)
+    name: Printable = Field(min_length=1, max_length=_LONGEST_NAME)
     paths: tuple[str, ...] = Field(min_length=1)
     """Files, folders, or datasets of the Hugging Face hub: `hf://owner/name`, `hf://owner/name@revision/folder`. Paths
     are relative to the recipe."""
@@ -91,6 +93,11 @@ def recipe_of(texts: Sequence[str], ratios: Mapping[str, float], like: SourceRec
         if not is_named or "/" in name or Path(text).exists():
             unnamed = unnamed or _name_of(text)
             name, path = unnamed, text
+        if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise BadConfiguration(
+                f"a source cannot be called {name[: 2 * _LONGEST_NAME]!r}: give it a name of at most {_LONGEST_NAME}"
+                " printable signs, as NAME=PATH"
+            )
         paths.setdefault(name, []).append(str(_from_home(path)) if path.startswith("~") else path)
     for name in ratios:
         _check_name(name, paths)
@@ -125,7 +132,7 @@ def _check_name(name: str, names: Collection[str]) -> None:
 def _name_of(text: str) -> str:
     if text.startswith(HUB):
         return text.removeprefix(HUB).partition("@")[0]
-    name = Path(text).resolve().name
+    name = os.path.basename(os.path.realpath(text))
     return name if Path(text).is_dir() else name.partition(".")[0] or name
 
 

@@ -67,6 +67,8 @@ def _check(schema: Any, field: str, path: Path) -> None:
         raise BadConfiguration(
             f"{path} has no column {field!r}; name one with --text-field: {', '.join(schema.names) or 'it has none'}"
         )
+    if schema.names.count(field) > 1:
+        raise BadConfiguration(f"{path} has several columns {field!r}; name another with --text-field")
     type_ = str(schema.field(field).type)
     if type_ not in ("string", "large_string", "string_view", "binary", "large_binary"):
         raise BadConfiguration(f"column {field!r} of {path} is {type_}, not text; name another with --text-field")

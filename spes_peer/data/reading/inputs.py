@@ -62,6 +62,8 @@ def find(paths: Iterable[Path], is_memmap: bool = False, split: str = "train") -
                     found.files.append(_input(f"{path.resolve().name}/{name}", file, format_))
         elif not path.exists():
             raise BadConfiguration(f"there is no {path}; name files or folders of text")
+        elif not path.is_file():
+            raise BadConfiguration(f"{path} is neither a file nor a folder, and only those can be read again")
         elif (format_ := format_of(path.name, is_memmap)) is None:
             raise BadConfiguration(_cannot_read(path, is_memmap))
         else:

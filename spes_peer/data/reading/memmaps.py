@@ -16,6 +16,8 @@ from spes_peer.run.data import TOKEN_BYTES, TokenDtype, Tokenizer
 
 CHUNK_TOKENS = 1 << 20
 _NUMPY_MAGIC = b"\x93NUMPY"
+_NO_HEADER = (TypeError, ArithmeticError, MemoryError, RecursionError)
+"""What numpy lets through of its parser and of impossible shapes, besides `ValueError`."""
 _LOOK_TOKENS = 1 << 26  # a file with no end of text in so many is taken for another tokenizer's
 
 TokenRow = NDArray[np.unsignedinteger[Any]]
@@ -30,8 +32,9 @@ def open_memmap(path: Path, dtype: TokenDtype, tokenizer: Tokenizer) -> TokenRow
         if not size_bytes:
             return np.empty(0, dtype=dtype)
         row: TokenRow = np.load(path, mmap_mode="r", allow_pickle=False) if has_header else _mapped(path, dtype)
-    except (OSError, ValueError) as error:
-        raise BadConfiguration(f"cannot read {path}: {error}") from None
+    except (OSError, ValueError, *_NO_HEADER) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadConfiguration(f"cannot read {path}: {why}") from None
     if row.ndim != 1 or row.dtype != np.dtype(dtype).newbyteorder("<"):
         raise BadConfiguration(f"{path} holds {row.ndim} dimensions of {row.dtype}, not a row of {dtype}")
     if not _has_end(row, tokenizer.end_of_text):
