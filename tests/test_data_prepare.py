@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,17 @@ def test_every_worker_leaves_ctrl_c_to_the_command(tmp_path: Path) -> None:
             born = set(psutil.Process().children()) - before
             ignoring = [_ignores(one.pid, signal.SIGINT) for one in born if "spawn_main" in str(one.cmdline())]
     assert ignoring == [True] * 3
+
+
+def test_workers_hand_over_what_they_have_when_the_work_is_stopped(tmp_path: Path) -> None:
+    """One that is killed meanwhile leaves half a result, whose rest is waited for without end."""
+    others = set(active_children())
+    some = (Batch([Record(b"x" * 500_000)], Position(0, number), Counts(), number, "here") for number in range(40))
+    running = encoded(some, Setup(Tokenizer(), "uint16", tmp_path, "text"), 2)
+    next(running)
+    workers = set(active_children()) - others
+    running.close()  # type: ignore[attr-defined]
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:

@@ -6,6 +6,7 @@ So that nothing of the result depends on how many processes there are, or on whi
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from spes_peer.run.data import TokenDtype, Tokenizer
 from spes_peer.tied import end_with_parent
 
 BATCH_BYTES = 1 << 19
+_PATIENCE_SECONDS = 5.0  # some twenty times as long as a batch takes
 _BYTES_UNDER_WAY = 64 << 20  # what waits for its turn: large documents are few at a time
 
 
@@ -165,11 +168,20 @@ def _pool(setup: Setup, num_workers: int) -> Iterator[ProcessPoolExecutor]:
                 pool.submit(_nothing)
         yield pool
     except BaseException:
-        for worker in set(active_children()) - others:
-            worker.kill()  # what they are at is not wanted any more, and may take long
+        pool.shutdown(wait=False, cancel_futures=True)
+        _end(set(active_children()) - others)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end(workers: Iterable[BaseProcess]) -> None:
+    """What they are at is not wanted any more, and may take long. But one that is killed while it hands over a result
+    leaves us reading the rest of it for ever: those that are quick end by themselves."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    for worker in workers:
+        worker.join(max(0.0, until - time.monotonic()))
+        worker.kill()
 
 
 @contextmanager
