@@ -197,3 +197,13 @@ def test_files_that_nothing_can_be_read_from_are_refused_in_a_line(
         assert run("data", "prepare", tmp_path / "out", path, "--workers", 1, *flags) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert said in line
+
+
+def test_samples_of_a_text_move_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(
+        tmp_path, order_of(source(write_lines(tmp_path / "in" / "a.jsonl", [f"\x1b[2J{n} \n" for n in range(900)])))
+    )
+    assert run("data", "show", tmp_path, "--sample", 1) == 0
+    said = capsys.readouterr().out
+    assert "\ufffd[2J" in said
+    assert "\x1b" not in said

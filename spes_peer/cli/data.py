@@ -163,6 +163,7 @@ def _show(options: argparse.Namespace) -> None:
     from spes_peer.blobs import BlobStore
     from spes_peer.data.prepared import read_data
     from spes_peer.data.preparing import command, show
+    from spes_peer.data.spelling import showable
 
     if not options.folder.is_dir():
         raise BadConfiguration(f"{options.folder} is no folder of a run")
@@ -177,4 +178,4 @@ def _show(options: argparse.Namespace) -> None:
         return
     print("\n".join(show.lines(data, run_file)))
     for of, text in some:
-        print(f"\n--- {of}\n{text}")
+        print(f"\n--- {of}\n{showable(text)}")

@@ -82,6 +82,11 @@ class Words:
             return str(self._tokenizer.decode(self._tokens, skip_special_tokens=True))
 
 
+def showable(text: str) -> str:
+    """Printable signs, tabs and lines alone: a model, or a text it learns from, may hold what moves the cursor."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else _BROKEN for sign in text)
+
+
 def spelling_of(folder: Path) -> Spelling:
     """Of a Hugging Face folder; `BadConfiguration` where its tokenizer cannot be used."""
     path = folder / "tokenizer.json"

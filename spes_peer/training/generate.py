@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from spes_peer.data.spelling import Spelling, spelling_of
+from spes_peer.data.spelling import Spelling, showable, spelling_of
 from spes_peer.errors import BadConfiguration, NoDevice, SpesError, UserError
 from spes_peer.model.decoder import Decoder
 from spes_peer.model.huggingface import model_of, tensors_of
@@ -70,9 +70,7 @@ def write(decoder: Decoder, spelling: Spelling, prompt: str, options: argparse.N
 
 
 def _show(text: str) -> None:
-    """Printable signs, tabs and lines alone: a model may write what moves the cursor."""
-    safe = "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
-    sys.stdout.write(safe)
+    sys.stdout.write(showable(text))
     sys.stdout.flush()
 
 
