@@ -68,6 +68,11 @@ def test_a_part_of_the_questions_is_said_to_compare_with_nothing() -> None:
     assert "compare with nothing" not in table([("ours", {"piqa": score()})], {})
 
 
+def test_questions_that_a_model_could_not_see_whole_are_told_of() -> None:
+    assert "PIQA: 25% of the questions did not fit" in table([("ours", {"piqa": score(cut=0.25)})], {})
+    assert "did not fit" not in table([("ours", {"piqa": score()})], {})
+
+
 def test_scores_are_read_back_as_written_and_others_refused(tmp_path: Path) -> None:
     assert {name: score_from(one) for name, one in as_json({"piqa": score()}).items()} == {"piqa": score()}
     for content in (b"[" * 10**5, b"{}", b"\xff", b'{"model": "m", "scores": {"piqa": {"accuracy": 1}}}', b"[]"):
@@ -112,7 +117,7 @@ def test_without_the_harness_one_line_says_how_to_get_it(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="no datasets here")
-def test_scores_are_those_of_the_harness_called_directly(tmp_path: Path) -> None:
+def test_scores_are_those_of_the_harness_called_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two processes each: their settings of libraries are for a whole process."""
     pytest.importorskip("lm_eval")
     pytest.importorskip("accelerate")
@@ -125,17 +130,21 @@ def test_scores_are_those_of_the_harness_called_directly(tmp_path: Path) -> None
     write_run(tmp_path / "run", run_file_of("olmoe"))
     export(tmp_path / "run", tmp_path / "out")
     results = tmp_path / "results.json"
-    run(str(tmp_path / "out"), "--data", str(DATA), "--tasks", "piqa", "--limit", "20", "--json", str(results))
+    run(str(tmp_path / "out"), "--data", str(DATA), "--tasks", "piqa,sciq", "--limit", "20", "--json", str(results))
     ours = json.loads(results.read_text())
-    held = datasets.load_from_disk(str(DATA / "piqa-plain_text"))
-    dataset = datasets.DatasetDict(train=held, validation=held)
+    assert ours["not_run"]["piqa"].endswith("and the model sees 64 at a time")
+    assert ours["scores"]["sciq"]["cut"] > 0
+    held = datasets.load_from_disk(str(DATA / "sciq-none"))
+    dataset = datasets.DatasetDict(train=held, test=held)
+    monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", lambda *_names, **_settings: dataset)
     theirs = lm_eval.simple_evaluate(
         model="hf",
         model_args={"pretrained": str(tmp_path / "out")},
-        tasks=[{"task": "piqa", "custom_dataset": lambda **_settings: dataset}],
+        device="cpu",
+        tasks=["sciq"],
         limit=20,
         bootstrap_iters=0,
     )
-    row = theirs["results"]["piqa"]
-    assert ours["scores"]["piqa"]["accuracy"] == row["acc,none"]
-    assert ours["scores"]["piqa"]["normalized"] == row["acc_norm,none"]
+    assert ours["scores"]["sciq"]["accuracy"] == theirs["results"]["sciq"]["acc,none"]
+    with pytest.raises(BadConfiguration, match="piqa was not run: an answer has"):
+        run(str(tmp_path / "out"), "--data", str(DATA), "--tasks", "piqa", "--limit", "20")

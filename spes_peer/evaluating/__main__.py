@@ -34,8 +34,10 @@ def _main(folder: Path, order: dict[str, Any], out: Path) -> None:
         reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise BadConfiguration(f"no task has data in {order['data'] or 'reach'} ({reasons}); see --data and --online")
     print(f"evaluating {', '.join(one.entry.title for one in found)}", flush=True)
-    scores, facts = harness.measure(folder, found, order["limit"], order["batch"], order["device"])
-    results = {"version": 1, "model": order["model"], "scores": as_json(scores), "not_run": missing, **facts}
+    scores, refused, facts = harness.measure(folder, found, order["limit"], order["batch"], order["device"])
+    if not scores:
+        raise BadConfiguration("; ".join(f"{name} was not run: {why}" for name, why in (missing | refused).items()))
+    results = {"version": 1, "model": order["model"], "scores": as_json(scores), "not_run": missing | refused, **facts}
     out.write_text(json.dumps(results, indent=1) + "\n")
 
 

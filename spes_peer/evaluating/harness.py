@@ -61,17 +61,34 @@ def _found(manager: Any, entry: Entry, data: LocalData) -> Found:
 
 def measure(
     folder: Path, found: Sequence[Found], limit: int | None, batch: int, device: str | None
-) -> tuple[dict[str, Score], dict[str, Any]]:
-    """The scores, and what must be known to have them again. Where no GPU is, the harness takes the CPU."""
-    from lm_eval import simple_evaluate
-    from lm_eval.models.huggingface import HFLM
+) -> tuple[dict[str, Score], dict[str, str], dict[str, Any]]:
+    """The scores; of entries that this model cannot be asked, why not; and what must be known to have them again."""
+    from spes_peer.evaluating.model import CannotBeAsked, Model
 
-    model = HFLM(
-        pretrained=str(folder), device=device or "cuda", batch_size=batch, trust_remote_code=False, use_safetensors=True
-    )
-    results = simple_evaluate(
+    model = Model(folder, device, batch)
+    scores: dict[str, Score] = {}
+    refused: dict[str, str] = {}
+    facts: dict[str, Any] = {"versions": _versions(), "seed": SEED, "task_versions": {}, "task_hashes": {}}
+    for one in found:
+        model.num_asked = model.num_cut = 0
+        try:
+            results = _evaluated(model, one, limit)
+        except CannotBeAsked as error:
+            refused[one.entry.name] = str(error)
+            continue
+        scores[one.entry.name] = _score(one, results, model.num_cut / max(1, model.num_asked))
+        facts["task_versions"] |= results["versions"]
+        facts["task_hashes"] |= {name: _hash_of(samples) for name, samples in results["samples"].items()}
+    return scores, refused, facts
+
+
+def _evaluated(model: Any, one: Found, limit: int | None) -> dict[str, Any]:
+    from lm_eval import simple_evaluate
+
+    print(f"{one.entry.title}", flush=True)
+    results: dict[str, Any] | None = simple_evaluate(
         model=model,
-        tasks=[task for one in found for task in one.tasks.values()],
+        tasks=list(one.tasks.values()),
         limit=limit,
         random_seed=0,
         numpy_random_seed=SEED,
@@ -81,18 +98,14 @@ def measure(
     )
     if results is None:
         raise SpesError("the harness gave no results")
-    scores = {one.entry.name: _score(one, results) for one in found}
-    versions = {name: importlib.metadata.version(name) for name in ("lm_eval", "transformers", "datasets", "torch")}
-    facts = {
-        "versions": versions,
-        "seed": SEED,
-        "task_versions": results["versions"],
-        "task_hashes": {name: _hash_of(samples) for name, samples in results["samples"].items()},
-    }
-    return scores, facts
+    return results
 
 
-def _score(one: Found, results: Any) -> Score:
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("lm_eval", "transformers", "datasets", "torch")}
+
+
+def _score(one: Found, results: Any, cut: float) -> Score:
     """Of a group: over the questions of all its parts."""
     counts = {name: results["n-samples"][name] for name in one.tasks}
     asked = {name: int(count["effective"]) for name, count in counts.items()}
@@ -112,6 +125,7 @@ def _score(one: Found, results: Any) -> Score:
         split=one.split,
         shots=one.entry.shots,
         examples=one.examples,
+        cut=cut,
     )
 
 

@@ -27,6 +27,8 @@ class Score:
     shots: int
     examples: str
     """Where those came from; empty without any."""
+    cut: float = 0.0
+    """The part of the answers whose question lost its begin, for the model sees too little at a time."""
 
 
 Column = tuple[str, Mapping[str, Score]]
@@ -86,6 +88,11 @@ def _notes(ours: Mapping[str, Score], not_run: Mapping[str, str]) -> list[str]:
         notes.append("a part of the questions only: these scores compare with nothing")
     notes += [
         f"* {entry.title}: {score.examples}" for entry in SUITE if (score := ours.get(entry.name)) and score.examples
+    ]
+    notes += [
+        f"{entry.title}: {score.cut:.0%} of the questions did not fit into the model's window, and lost their begin"
+        for entry in SUITE
+        if (score := ours.get(entry.name)) and score.cut
     ]
     notes.append(
         f"the paper's figures are in {PAPER} and not in this program; to compare, evaluate its models with this command"
