@@ -125,17 +125,23 @@ async def scene(tmp_path: Path, manifest: Manifest, organizer: Identity) -> Asyn
 
 @contextlib.asynccontextmanager
 async def flat(attack: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Once as a warm-up; then memory and descriptors are after the block what they were before it."""
+    """Once as a warm-up; then descriptors are after the block what they were before it, and so is memory. What it takes
+    may also be the allocator's, which keeps some once: a leak comes again with each further attack."""
     await attack()
     gc.collect()
     process = psutil.Process()
     bytes_before, files_before = process.memory_info().rss, process.num_fds()
     yield
-    async with asyncio.timeout(10):
-        while process.num_fds() > files_before:  # noqa: ASYNC110 - connections end when they end
-            await asyncio.sleep(0.05)
-    gc.collect()
-    assert process.memory_info().rss - bytes_before < FLAT_BYTES
+    for _ in range(3):
+        async with asyncio.timeout(10):
+            while process.num_fds() > files_before:  # noqa: ASYNC110 - connections end when they end
+                await asyncio.sleep(0.05)
+        gc.collect()
+        grown, bytes_before = process.memory_info().rss - bytes_before, process.memory_info().rss
+        if grown < FLAT_BYTES:
+            return
+        await attack()
+    raise AssertionError(f"each attack takes memory, the last one {grown} bytes")
 
 
 # ---- tokens ----
