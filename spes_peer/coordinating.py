@@ -114,6 +114,11 @@ class Coordinating:
         return len(self._members)
 
     @property
+    def present(self) -> AbstractSet[PeerId] | None:
+        """Who attends and is heard while this node coordinates; None while it does not, for then it cannot know."""
+        return self._heard if self.leads else None
+
+    @property
     def _heard(self) -> AbstractSet[PeerId]:
         """Who attends and is heard: a stream of somebody frozen stays open."""
         return self._state.crowd.links.keys() & self._members.keys()

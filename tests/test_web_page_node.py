@@ -62,7 +62,7 @@ def open_round(nodes: RunNodes, members: list[int]) -> None:
 
 
 def source_of(node: Node) -> Source:
-    return Source(node, lambda: [f"/ip4/127.0.0.1/tcp/4510/p2p/{node.peer_id}"])
+    return Source(node, lambda: [f"/ip4/127.0.0.1/tcp/4510/p2p/{node.peer_id}"], lambda: None)
 
 
 def secrets_of(node: Node) -> set[str]:

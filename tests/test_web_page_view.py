@@ -190,6 +190,27 @@ def test_what_each_does_is_what_it_says_and_the_roster_holds(made_up: MadeUp) ->
     assert named["gpu-box"].experts == (0, 1)
 
 
+def test_who_does_not_attend_the_node_that_coordinates_is_away_whatever_the_dht_still_holds(made_up: MadeUp) -> None:
+    facts = made_up.facts()
+    states = {**facts.states, peer(1): PeerState.PAUSED, peer(9): PeerState.ONLINE, peer(10): PeerState.ONLINE}
+    facts = replace(facts, states=states, present=frozenset({peer(3), peer(9)}))
+    view = view_of(facts)
+    named = {one.name: one.state for one in view.volunteers}
+    assert named["lab-3"] == "training"
+    assert named["blue whale"] == "here"
+    assert named["tower"] == "paused"
+    assert named["gpu-box"] == named["orchard"] == "away"
+    assert view.num_waiting == 1
+
+
+def test_who_is_banned_is_shown_so(made_up: MadeUp) -> None:
+    facts = made_up.facts()
+    rules = replace(facts.rules, banned=(peer(9),))
+    view = view_of(replace(facts, states={**facts.states, peer(9): PeerState.ONLINE}, rules=rules))
+    assert {one.name: one.state for one in view.volunteers}["blue whale"] == "banned"
+    assert view.num_waiting == 0
+
+
 def test_experts_tell_how_long_nobody_has_trained_them(made_up: MadeUp) -> None:
     facts = made_up.facts(last_trained={0: 41, 1: 34, 2: 0, 3: 41})
     subsets = view_of(facts).subsets

@@ -17,7 +17,7 @@ from spes_peer.errors import BadConfiguration, BlobMissing
 from spes_peer.model.huggingface import architecture_of, tensors_of
 from spes_peer.run.encodings import BYTES_PER_VALUE, Dtype
 from spes_peer.run.layout import Layout
-from spes_peer.run.records import Snapshot
+from spes_peer.run.records import Snapshot, state_root
 
 _DTYPES: dict[Dtype, str] = {"fp32": "F32", "bf16": "BF16"}
 _LENGTH_BYTES = 8
@@ -39,9 +39,10 @@ class Checkpoint:
     snapshot: Snapshot
     run_id: bytes
 
-    @property
+    @cached_property
     def etag(self) -> str:
-        return f'"{self.run_id.hex()[:12]}-{self.snapshot.round}"'
+        """By what the state is: another branch of the chain has another one after the same record."""
+        return f'"{self.run_id.hex()[:12]}-{self.snapshot.round}-{state_root(self.snapshot.blocks)[:24]}"'
 
     @cached_property
     def header(self) -> bytes:

@@ -21,7 +21,8 @@ def view_of(facts: Facts) -> RunView:
     manifest, record = facts.manifest, facts.head
     volunteers = _volunteers(facts)
     is_here = {PeerState.JOINING, PeerState.ONLINE}
-    waiting = [peer for peer, state in facts.states.items() if state in is_here and peer not in record.members]
+    here = [peer for peer, state in facts.states.items() if state in is_here and not _is_missed(facts, peer)]
+    waiting = [peer for peer in here if peer not in record.members and peer not in facts.rules.banned]
     return RunView(
         name=manifest.run.name,
         run_id=facts.run_id.hex(),
@@ -171,6 +172,10 @@ def _volunteer(facts: Facts, peer: PeerId, total: int) -> Volunteer:
 
 
 def _state(facts: Facts, peer: PeerId) -> str:
+    if peer in facts.rules.banned:
+        return "banned"
+    if _is_missed(facts, peer) and facts.states.get(peer) != PeerState.PAUSED:
+        return "away"
     match facts.states.get(peer):
         case PeerState.PAUSED:
             return "paused"
@@ -179,6 +184,11 @@ def _state(facts: Facts, peer: PeerId) -> str:
             return "training" if is_expected and not facts.head.is_final else "away"
         case _:
             return "training" if peer in facts.head.members and not facts.head.is_final else "here"
+
+
+def _is_missed(facts: Facts, peer: PeerId) -> bool:
+    """Whether it does not attend the node that coordinates, which is this one."""
+    return facts.present is not None and peer not in facts.present
 
 
 def _subset(facts: Facts, number: int) -> Subset:

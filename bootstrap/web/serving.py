@@ -30,7 +30,7 @@ async def served(
     """Serve the page of the node that follows meanwhile, and say where; it hears what coordinators say. `addresses` are
     those at which volunteers can join. `BadConfiguration` if the place is taken."""
     node, hears = follower.node, follower.on_message
-    source = Source(node, addresses)
+    source = Source(node, addresses, lambda: follower.coordinating.present)
 
     def hear(sender: PeerId, message: Any) -> None:
         source.on_message(message)

@@ -1,7 +1,7 @@
 """What the bootstrap node knows of its run, gathered in one moment: the only part of the web page that touches it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from bootstrap.web.history import History
 from bootstrap.web.names import NameBook
@@ -21,10 +21,13 @@ NAMES_FILE = "web-names.json"
 class Source:
     """Of one node; give `on_message` what a coordinator says."""
 
-    def __init__(self, node: Node, addresses: Callable[[], Sequence[str]]) -> None:
-        """`addresses` are those at which volunteers can join."""
+    def __init__(
+        self, node: Node, addresses: Callable[[], Sequence[str]], present: Callable[[], Set[PeerId] | None]
+    ) -> None:
+        """`addresses` are those at which volunteers can join; `present` is who attends the node, if it coordinates."""
         self.node = node
         self._addresses = addresses
+        self._present = present
         self._names = NameBook(node.folder.path / NAMES_FILE)
         self._history = History()
         self._first: Record | None = None
@@ -77,6 +80,7 @@ class Source:
             nodes=self._nodes(),
             states=self._states(),
             beat=self._fresh_beat(),
+            present=self._present(),
             join_addresses=tuple(self._addresses()),
             checkpoint_round=snapshot.round,
             checkpoint_bytes=sum(block.size_bytes for block in snapshot.blocks),

@@ -4,7 +4,7 @@
 are Unix seconds, losses nats per token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from bootstrap.web.history import Row
@@ -38,11 +38,13 @@ class Facts:
     nodes: Mapping[PeerId, str]
     """What the organizer's own nodes are shown as."""
     states: Mapping[PeerId, PeerState]
-    """Of volunteers whom the DHT lists now."""
+    """Of volunteers whom the DHT lists now: of one that was killed until its entry expires."""
     beat: CoordinatorBeat | None
     """The newest of who coordinates the open round; None when nobody is heard."""
     rules: Rules
     """The organizer's, as they are now."""
+    present: Set[PeerId] | None = None
+    """Who attends this node, if it coordinates; None if others must be believed."""
     join_addresses: tuple[str, ...] = ()
     checkpoint_round: int = -1
     """The record after which the newest whole state is that the node holds; -1 for none."""
@@ -92,7 +94,7 @@ class Volunteer:
 
     name: str
     state: str
-    """training | here | paused | away"""
+    """training | here | paused | away | banned"""
     tokens: int
     """That records took in."""
     share: float
