@@ -56,7 +56,7 @@ def test_a_run_with_two_bootstrap_nodes_loses_either_and_goes_on(place: Place) -
     assert figures(metrics)["spes_bootstrap_roster_peers"] == 2
 
     first.kill()
-    run.until_rounds_more("tower", 2)  # the second coordinates, and relays for bob
+    run.until_rounds_more("tower", 2)  # the second coordinates, and relays for the cellar
     run.until_equal("tower", "cellar")
     assert run.newest("tower").candidates[0] == second.peer_id
     told = place.status("tower")
