@@ -21,6 +21,7 @@ from typing import Any
 
 from spes_peer.control import ControlClient
 from spes_peer.errors import BadConfiguration, ChildFailed, SpesError, UserError
+from spes_peer.exchange.addresses import Endpoint
 from spes_peer.files import write_whole
 from spes_peer.organize import read_manifest
 from spes_peer.process import ending_signals
@@ -175,7 +176,7 @@ def bootstrap_node(
 ) -> NodeProcess:
     """Start the bootstrap node of `folder`/run; `address_of` waits until it serves."""
     (folder / "run" / "address").unlink(missing_ok=True)
-    fixed = ["--run", str(folder / "run"), "--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+    fixed = ["--run", str(folder / "run"), "--listen", str(Endpoint(host, port))]
     return NodeProcess("bootstrap", folder, launch or Launch(), "bootstrap", *fixed, *options)
 
 

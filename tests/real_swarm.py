@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from spes_peer.errors import BadConfiguration
+from spes_peer.exchange.addresses import Endpoint
 from spes_peer.identity import Identity, PeerId
 from spes_peer.organize import create_run, read_manifest, run_file_text
 from spes_peer.ports import choose_ports
@@ -273,9 +274,10 @@ def organize(place: Place, run_toml: str, host: str = LOOPBACK, port: int = 0, b
     """Make a run, and start its bootstrap node."""
     folder = place.path / "run"
     create_run(folder, run_toml)
-    options = ["--run", str(folder), "--listen", f"{host}:{port or three_free_ports()}"]
+    options = ["--run", str(folder), "--listen", str(Endpoint(host, port or three_free_ports()))]
     bootstrap = place.start(*options, log="bootstrap.log", module="bootstrap", before=before)
-    until(lambda: (folder / "address").exists(), "the bootstrap node serves")
+    until(lambda: (folder / "address").exists() or bootstrap.poll() is not None, "the bootstrap node serves")
+    assert bootstrap.poll() is None, place.read("bootstrap.log")
     return Run(place, (folder / "address").read_text().strip(), bootstrap)
 
 
