@@ -20,8 +20,8 @@ def duration(seconds: float) -> str:
     """As one would say it: 27 ms, 2.4 s, 48 s, 12 min, 3 h 20 min, 2.5 days, 12 years."""
     if not math.isfinite(seconds) or seconds > _LONGEST_YEARS * _YEAR:
         return "more than a billion years"
-    if 0 < seconds < 0.05:
-        return f"{1000 * seconds:.0f} ms"
+    if 0 < seconds < 0.095:
+        return f"{max(1.0, 1000 * seconds):.0f} ms"
     if seconds < 99.5:
         return f"{seconds:.0f} s" if seconds >= 9.95 or not seconds else f"{seconds:.1f} s"
     minutes = round(seconds / _MINUTE)

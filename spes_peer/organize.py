@@ -158,12 +158,11 @@ def sign_run(
     else may be at work on the folder, and the caller alone if `is_held`.
 
     `BadConfiguration` for a run that is signed already, or whose file is not as it must be."""
-    refuse_unsignable(folder)
+    refuse_unsignable(folder, key)
     with contextlib.nullcontext() if is_held else held(folder):
-        run_file = refuse_unsignable(folder)  # another may have signed it just now
+        run_file = refuse_unsignable(folder, key)  # another may have signed it just now
         organizer = _key(folder, key)
         data = data_in(folder) or _embedded(folder, run_file)
-        _refuse_unless_sound(folder, data)
         return _sign(folder, run_file, data, organizer, genesis or Genesis(), licence, bootstraps)
 
 
@@ -183,22 +182,20 @@ def create_run(
         return _sign(building, run_file, data, organizer, genesis or Genesis(), licence)
 
 
-def refuse_unsignable(folder: Path) -> RunFile:
-    """The run file in `folder`; `BadConfiguration` where none is, where it is signed already, or is not to be."""
+def refuse_unsignable(folder: Path, key: Path | None = None) -> RunFile:
+    """The run file in `folder`; `BadConfiguration` where none is, where it is signed already, or cannot be: by the key
+    that would sign it, too."""
     text = run_file_in(folder)
     if is_signed(folder):
         raise BadConfiguration(
             f"{folder} is signed already, and stays as it is; a changed run is a new one: spes-peer run new, then"
             f" spes-peer run sign FOLDER --from {folder}"
         )
-    _refuse_unless_sound(folder, data_in(folder))
-    return parse_run_file(text)
-
-
-def _refuse_unless_sound(folder: Path, data: Data | None) -> None:
-    if errors := check_text(run_file_in(folder), data).errors:
+    if errors := check_text(text, data_in(folder)).errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise BadConfiguration(f"{RUN_FILE}: {errors[0]}{more}; all of it: spes-peer run check {folder}")
+    _key(folder, key)
+    return parse_run_file(text)
 
 
 def _begin(folder: Path, run_toml: str) -> Identity:

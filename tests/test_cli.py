@@ -144,6 +144,9 @@ def test_options_may_part_the_words_of_a_command() -> None:
         options = parser.parse_args(["one", *words.split()])
         assert (options.folder, options.texts, options.seed) == ("a", ["b", "c"], 3)
     assert parser.parse_args(["one", "a", "--seed", "3"]).texts == []
+    for words in ("-- -a -b", "--seed 3 -- -a -b"):
+        options = parser.parse_args(["one", *words.split()])
+        assert (options.folder, options.texts) == ("-a", ["-b"])
 
 
 def test_the_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ def test_a_part_of_the_questions_is_said_to_compare_with_nothing() -> None:
 
 
 def test_questions_that_a_model_could_not_see_whole_are_told_of() -> None:
-    assert "PIQA: 25% of the questions did not fit" in table([("ours", {"piqa": score(cut=0.25)})], {})
+    assert "PIQA: with 25% of the answers the question did not fit" in table([("ours", {"piqa": score(cut=0.25)})], {})
+    assert "PIQA: with less than 1% of" in table([("ours", {"piqa": score(cut=0.001)})], {})
     assert "did not fit" not in table([("ours", {"piqa": score()})], {})
 
 

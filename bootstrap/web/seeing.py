@@ -174,16 +174,16 @@ def _volunteer(facts: Facts, peer: PeerId, total: int) -> Volunteer:
 def _state(facts: Facts, peer: PeerId) -> str:
     if peer in facts.rules.banned:
         return "banned"
-    if _is_missed(facts, peer) and facts.states.get(peer) != PeerState.PAUSED:
-        return "away"
     match facts.states.get(peer):
         case PeerState.PAUSED:
             return "paused"
         case None | PeerState.LEAVING:
             is_expected = peer in facts.head.members and peer not in facts.states
             return "training" if is_expected and not facts.head.is_final else "away"
+        case _ if peer in facts.head.members and not facts.head.is_final:
+            return "training"
         case _:
-            return "training" if peer in facts.head.members and not facts.head.is_final else "here"
+            return "away" if _is_missed(facts, peer) else "here"
 
 
 def _is_missed(facts: Facts, peer: PeerId) -> bool:

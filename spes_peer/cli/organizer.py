@@ -199,7 +199,7 @@ def _sign_from(options: argparse.Namespace) -> None:
     from spes_peer.organize import Genesis, refuse_unsignable
     from spes_peer.run.checking import refuse_another_model
 
-    wanted = refuse_unsignable(options.folder).model
+    wanted = refuse_unsignable(options.folder, options.key).model
     wish = Wish(addresses_in(options.old), cache.usual(), refuse=lambda old: refuse_another_model(old.model, wanted))
     with state_folder(options.old, wish) as folder:
         _sign_with(Genesis.of_run(folder), options)

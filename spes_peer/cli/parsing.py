@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Of a command with words that may be left out, also where an option parts them from those before: up to Python
         3.12.6 argparse has then taken them as left out already (prepare FOLDER --ratio a=2 TEXTS)."""
-        if self._mixes or self._subparsers is not None:
+        args = list(sys.argv[1:] if args is None else args)
+        if self._mixes or self._subparsers is not None or _are_like_options(args):
             return super().parse_known_args(args, namespace)
         self._mixes = True
         try:
@@ -60,6 +61,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(BadConfiguration.exit_code, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+def _are_like_options(words: Sequence[str]) -> bool:
+    """Whether words behind a -- begin like options: mixing would take them as such."""
+    behind = words[words.index("--") + 1 :] if "--" in words else ()
+    return any(word.startswith("-") for word in behind)
 
 
 def add_log_level(parser: Any, default: str = "INFO") -> None:

@@ -85,7 +85,7 @@ def measure(
 def _evaluated(model: Any, one: Found, limit: int | None) -> dict[str, Any]:
     from lm_eval import simple_evaluate
 
-    print(f"{one.entry.title}", flush=True)
+    print(f"asking {one.entry.title}", flush=True)
     results: dict[str, Any] | None = simple_evaluate(
         model=model,
         tasks=list(one.tasks.values()),

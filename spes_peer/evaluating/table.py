@@ -90,7 +90,8 @@ def _notes(ours: Mapping[str, Score], not_run: Mapping[str, str]) -> list[str]:
         f"* {entry.title}: {score.examples}" for entry in SUITE if (score := ours.get(entry.name)) and score.examples
     ]
     notes += [
-        f"{entry.title}: {score.cut:.0%} of the questions did not fit into the model's window, and lost their begin"
+        f"{entry.title}: with {_part(score.cut)} of the answers the question did not fit into the model's window, and"
+        " lost its begin"
         for entry in SUITE
         if (score := ours.get(entry.name)) and score.cut
     ]
@@ -100,6 +101,10 @@ def _notes(ours: Mapping[str, Score], not_run: Mapping[str, str]) -> list[str]:
     )
     notes += [f"not run: {entry.title}: {not_run[entry.name]}" for entry in SUITE if entry.name in not_run]
     return notes
+
+
+def _part(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.01 else "less than 1%"
 
 
 def as_json(scores: Mapping[str, Score]) -> dict[str, Any]:

@@ -103,18 +103,22 @@ def dtype_of(tokenizer: Tokenizer) -> TokenDtype:
     return "uint16" if tokenizer.num_ids <= 1 << 16 else "uint32"
 
 
-def load(path: Path) -> Any:
-    """A `tokenizers.Tokenizer` to which names of special tokens are text; `BadConfiguration` where there is none in the
-    file."""
+def read(path: Path) -> bytes:
+    """A tokenizer.json as it is; `BadConfiguration` where it is none that can be read."""
     try:
         if path.exists() and not path.is_file():
             raise BadConfiguration(f"{path} is no file; name a tokenizer.json")
         if path.stat().st_size > MAX_TOKENIZER_BYTES:
             raise BadConfiguration(f"{path} is larger than a tokenizer may be ({MAX_TOKENIZER_BYTES >> 20} MiB)")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise BadConfiguration(f"cannot read the tokenizer {path}: {error.strerror}") from None
-    tokenizer = library.load(content, path)
+
+
+def load(path: Path, content: bytes | None = None) -> Any:
+    """A `tokenizers.Tokenizer` to which names of special tokens are text, of what the file holds or `content` is;
+    `BadConfiguration` where there is none in it."""
+    tokenizer = library.load(read(path) if content is None else content, path)
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -130,10 +134,10 @@ class Special:
     """What a file beside it calls the end of a text."""
 
 
-def described(path: Path, end_of_text: str = "") -> Tokenizer:
-    """The manifest's section for a tokenizer.json, without its blob. `end_of_text` is the token that a person named;
-    else it must be found. `BadConfiguration` where that is not clear."""
-    tokenizer = load(path)
+def described(path: Path, end_of_text: str = "", content: bytes | None = None) -> Tokenizer:
+    """The manifest's section for a tokenizer.json, or for its `content`, without its blob. `end_of_text` is the token
+    that a person named; else it must be found. `BadConfiguration` where that is not clear."""
+    tokenizer = load(path, content)
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
     special = Special(

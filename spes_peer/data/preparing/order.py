@@ -51,8 +51,8 @@ def tokenizer_of(order: Order) -> tuple[Tokenizer, bytes]:
         if order.end_of_text:
             raise BadConfiguration("--end-of-text names a token of a --tokenizer; bytes have an end of their own")
         return Tokenizer(), b""
-    described = encoders.described(order.tokenizer, order.end_of_text)
-    content = order.tokenizer.read_bytes()
+    content = encoders.read(order.tokenizer)
+    described = encoders.described(order.tokenizer, order.end_of_text, content)
     raw = {**described.model_dump(), "blob": name_of(digests_of(content)), "size_bytes": len(content)}
     return validated(Tokenizer, raw, str(order.tokenizer)), content
 

@@ -76,10 +76,11 @@ def prepare(
     tokenizer, tokenizer_json = tokenizer_of(order)
     check_model(tokenizer, model)
     check_shards(order, model)
-    before = _earlier(folder, starts_over)
+    _earlier(folder, starts_over)  # before anything is made or removed
     # held to the end: what is being signed may not be replaced, nor what is being replaced signed
     with work_folder(folder) as work, held(folder):
-        _refuse_signed(folder)  # just now, perhaps
+        _refuse_signed(folder)  # just now, perhaps; or prepared
+        before = _earlier(folder, starts_over)
         blobs = BlobStore(folder / "blobs")
         kept = blobs_of(before, blobs) if before is not None else set()
         if starts_over:
