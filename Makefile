@@ -32,7 +32,7 @@ test: $(INSTALLED) ## every check but the slow ones: lint, format, types, import
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
 test-slow: $(INSTALLED) ## whole swarms of real processes
-	$(BIN)/pytest -m slow --durations=40 $(ARGS)
+	$(BIN)/pytest -m slow --durations=40 --reruns 1 -rR $(ARGS)
 
 format: $(INSTALLED) ## lay out the code and mend what can be mended without thought
 	$(BIN)/ruff check --fix

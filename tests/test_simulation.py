@@ -659,12 +659,12 @@ def test_nodes_mostly_agree_on_the_time_whatever_becomes_of_their_clocks() -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_thousands_of_random_runs_break_nothing() -> None:
-    results = list(check(range(1000, 3000)))
+def test_a_thousand_random_runs_break_nothing() -> None:
+    results = list(check(range(1000, 2000)))
     assert [result for result in results if isinstance(result, str)] == []
     outcomes = [result for result in results if isinstance(result, Outcome)]
-    assert sum(outcome.rounds_certified for outcome in outcomes) > 16_000
-    assert sum(outcome.rounds_lost for outcome in outcomes) > 500  # minorities did go on
+    assert sum(outcome.rounds_certified for outcome in outcomes) > 8_000
+    assert sum(outcome.rounds_lost for outcome in outcomes) > 250  # minorities did go on
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from spes_peer.identity import PeerId
+from spes_peer.run.certificates import is_certified_by, may_sign
+from spes_peer.run.chain import Chain
 from spes_peer.run.records import Record
 from spes_peer.run.rules import Change, amendment_in, number_of, sign_amendment
 from spes_peer.run.signed import Signed
@@ -173,14 +175,17 @@ class _Run:
         world.run(1.0)
 
     def _some_to_spare(self) -> list[Machine]:
-        """Nodes without which more than half of every last roster are still there."""
+        """Nodes without which more than half of every last roster are still there, and who can certify what is not."""
         world = self.world
         heads = [node.node.head.record for node in world.living] + [world.watch.certified[world.watch.newest].record]
+        chains = [node.node.chain for node in world.living]
         candidates, spared = list(world.machines.values()), []
         self.dice.shuffle(candidates)
         for node in candidates:
             gone = {one.peer_id for one in (*spared, node)}
-            if all(_can_go_on_without(gone, record) for record in heads):
+            if all(_can_go_on_without(gone, record) for record in heads) and all(
+                _can_be_certified_without(gone, chain) for chain in chains
+            ):
                 spared.append(node)
         is_needed = not any(one.trains for one in candidates if one not in spared and one.peer_id not in self.banned)
         return [] if is_needed else spared[: self.dice.randint(0, len(spared))]
@@ -369,6 +374,15 @@ def _can_go_on_without(gone: Collection[PeerId], record: Record) -> bool:
     if not record.roster:
         return record.candidates[0] not in gone
     return 2 * len(record.members.difference(gone)) > len(record.roster)
+
+
+def _can_be_certified_without(gone: Collection[PeerId], chain: Chain) -> bool:
+    """Whether the first record of the chain that is not certified can still be: behind an empty roster by its own."""
+    number = chain.certified_round
+    if chain.head is None or number == chain.head.record.round:
+        return True
+    previous, record = (chain.record(one).sealed.record for one in (number, number + 1))
+    return is_certified_by(may_sign(record, previous).difference(gone), record, previous)
 
 
 _FAULTS: tuple[Callable[[_Run], None], ...] = (
