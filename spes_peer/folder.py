@@ -57,7 +57,7 @@ def check_length(folder: Path) -> None:
     if len(os.fsencode(folder)) > _LONGEST_FOLDER_BYTES:
         raise BadConfiguration(
             f"{folder} is too long a path for the sockets inside it;"
-            f" choose a folder of at most {_LONGEST_FOLDER_BYTES} bytes with --data-dir"
+            f" choose one whose path has at most {_LONGEST_FOLDER_BYTES} bytes"
         )
 
 

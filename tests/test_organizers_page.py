@@ -81,7 +81,7 @@ def test_the_ten_minutes_go_as_the_page_says(console: Console) -> None:
     for step in steps:
         output = console.take(step)
         console.learn("ADDRESS", r"--bootstrap (/\S+/p2p/\w+)", output)
-        console.learn("http://localhost:8080", r"web page: (http://[\w.:]+)", output)
+        console.learn("PAGE", r"web page: (http://[\w.:]+)", output)
 
 
 def test_what_a_page_shows_is_looked_for_line_by_line() -> None:

@@ -28,7 +28,8 @@ def add_eval_command(commands: Any) -> argparse.ArgumentParser:
         description="Score a model with lm-evaluation-harness on the tasks of the SPES paper, 0-shot but for ARC-C"
         " (25) and MMLU (5), from datasets on this machine. Tasks without data are named and not run.",
         epilog="A dataset lies in --data as datasets.save_to_disk writes it, in a folder of its name and\n"
-        "configuration, such as ai2_arc-ARC-Easy. Where it has no test split, its validation split is asked.\n\n"
+        "configuration, such as ai2_arc-ARC-Easy. Where it has no test split, its validation split is asked.\n"
+        "The paper's own scores are not in this program: score its models with --json, and put them --beside.\n\n"
         "examples:\n"
         "  spes-peer eval model --data FOLDER --limit 100\n"
         "  spes-peer eval model --online --json results.json\n"
