@@ -183,8 +183,11 @@ def test_every_worker_leaves_ctrl_c_to_the_command(tmp_path: Path) -> None:
     assert ignoring == [True] * 3
 
 
-def test_workers_hand_over_what_they_have_when_the_work_is_stopped(tmp_path: Path) -> None:
+def test_workers_hand_over_what_they_have_when_the_work_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is killed meanwhile leaves half a result, whose rest is waited for without end."""
+    monkeypatch.setattr("spes_peer.data.preparing.workers._PATIENCE_SECONDS", 60.0)  # one may be starting still
     others = set(active_children())
     some = (Batch([Record(b"x" * 500_000)], Position(0, number), Counts(), number, "here") for number in range(40))
     running = encoded(some, Setup(Tokenizer(), "uint16", tmp_path, "text"), 2)

@@ -182,6 +182,7 @@ def _end(workers: Iterable[BaseProcess]) -> None:
     for worker in workers:
         worker.join(max(0.0, until - time.monotonic()))
         worker.kill()
+        worker.join(_PATIENCE_SECONDS)
 
 
 @contextmanager
