@@ -20,9 +20,7 @@ def view_of(facts: Facts) -> RunView:
     """What strangers may see."""
     manifest, record = facts.manifest, facts.head
     volunteers = _volunteers(facts)
-    is_here = {PeerState.JOINING, PeerState.ONLINE}
-    here = [peer for peer, state in facts.states.items() if state in is_here and not _is_missed(facts, peer)]
-    waiting = [peer for peer in here if peer not in record.members and peer not in facts.rules.banned]
+    waiting = [peer for peer in facts.states if _state(facts, peer) == "here"]
     return RunView(
         name=manifest.run.name,
         run_id=facts.run_id.hex(),

@@ -5,11 +5,10 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-from spes_peer.cli.parsing import add_log_level, count, positive
+from spes_peer.cli.parsing import add_log_level, between, count, positive
 from spes_peer.data.reading.texts import Documents
 from spes_peer.errors import BadConfiguration
 from spes_peer.run.data import LEAST_SHARD_TOKENS, MAX_SHARD_TOKENS
@@ -42,7 +41,7 @@ def add_data(commands: Any) -> None:
     show.add_argument("folder", type=Path, metavar="FOLDER", help="of the run")
     show.add_argument(
         "--sample",
-        type=_between(1, _MOST_SAMPLES),
+        type=between(1, _MOST_SAMPLES),
         default=0,
         metavar="N",
         help="print so many sequences of each source as text",
@@ -96,32 +95,20 @@ def _add_prepare(actions: Any) -> None:
     )  # fmt: skip
     prepare.add_argument(
         "--shard-tokens",
-        type=_between(LEAST_SHARD_TOKENS, MAX_SHARD_TOKENS),
+        type=between(LEAST_SHARD_TOKENS, MAX_SHARD_TOKENS),
         default=0,
         metavar="N",
         help="tokens in a shard (1048576, more for much text)",
     )
     prepare.add_argument("--seed", type=count, default=None, help="of the order of files (the run's, or 0)")
     prepare.add_argument(
-        "--workers", type=_between(1, _MOST_WORKERS), default=0, metavar="N", help="processes (one for each core)"
+        "--workers", type=between(1, _MOST_WORKERS), default=0, metavar="N", help="processes (one for each core)"
     )
     prepare.add_argument("--strict", action="store_true", help="end at the first text that is damaged")
     prepare.add_argument("--anew", action="store_true", help="start over, also where data is there already")
     prepare.add_argument("--json", action="store_true", help="print what was made for programs")
     add_log_level(prepare)
     prepare.set_defaults(run=_prepare)
-
-
-def _between(least: int, most: int) -> Callable[[str], int]:
-    """A whole number from `least` to `most`."""
-
-    def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if least <= int(text) <= most:
-                return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-
-    return parse
 
 
 def _named_ratio(text: str) -> tuple[str, float]:

@@ -219,6 +219,11 @@ def positive(text: str) -> int:
     return _whole_number(text, 1, 2**31 - 1, "a whole number from 1 on")
 
 
+def between(least: int, most: int) -> Callable[[str], int]:
+    """A whole number from `least` to `most`."""
+    return lambda text: _whole_number(text, least, most, f"a whole number from {least} to {most}")
+
+
 def _whole_number(text: str, least: int, most: int, what: str) -> int:
     with contextlib.suppress(ValueError):
         if least <= int(text) <= most:
