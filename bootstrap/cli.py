@@ -25,7 +25,7 @@ from spes_peer.cli.parsing import (
 )
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.addresses import parse_address, parse_endpoint
-from spes_peer.exchange.relays import OF_BOOTSTRAP
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP
 
 DEFAULT_PORT = 4510
 

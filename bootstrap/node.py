@@ -24,7 +24,7 @@ from spes_peer.daemon.progress_shown import shown
 from spes_peer.errors import BadConfiguration, PeerError, SpesError, first_in
 from spes_peer.exchange.addresses import Endpoint, NodeAddress
 from spes_peer.exchange.known_nodes import KnownNodes
-from spes_peer.exchange.relays import OF_BOOTSTRAP, RelayLimits
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP, RelayLimits
 from spes_peer.folder import StateFolder
 from spes_peer.following.follower import Follower
 from spes_peer.following.records import first_record

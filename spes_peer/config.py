@@ -34,6 +34,11 @@ class Repeated(argparse.Action):
         setattr(namespace, self.dest, [*(() if given is self.default else given), value])
 
 
+def usual_folder() -> Path:
+    """Where a volunteer's state lies when nothing else is said."""
+    return Path(platformdirs.user_data_dir("spes-peer"))
+
+
 def default_path() -> Path:
     return Path(platformdirs.user_config_dir("spes-peer")) / "config.toml"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
+from spes_peer.config import usual_folder
 from spes_peer.errors import PeerError, UserError
 from spes_peer.events.words import last_end
 from spes_peer.files import write_whole
@@ -29,12 +30,7 @@ def list_path() -> Path:
 
 def folders() -> tuple[Path, ...]:
     """Those that are there still, in the order in which they were first used; the usual one too."""
-    return tuple(path for path in dict.fromkeys((*_listed(), usual())) if (path / MANIFEST_FILE).exists())
-
-
-def usual() -> Path:
-    """Where a volunteer's state lies when nothing else is said."""
-    return Path(platformdirs.user_data_dir("spes-peer"))
+    return tuple(path for path in dict.fromkeys((*_listed(), usual_folder())) if (path / MANIFEST_FILE).exists())
 
 
 def remember(folder: Path) -> None:

@@ -30,7 +30,8 @@ from spes_peer.exchange.moving import AddressWatch
 from spes_peer.exchange.pace import Pace
 from spes_peer.exchange.port_mapping import keep_ports_mapped
 from spes_peer.exchange.reach import FIRST_LOOK_SECONDS, SERVICES, Reach, doors_given
-from spes_peer.exchange.relays import MAX_RELAYS, RelayChoice, RelayLimits
+from spes_peer.exchange.relay_limits import RelayLimits
+from spes_peer.exchange.relays import MAX_RELAYS, RelayChoice
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.traffic import Traffic
 from spes_peer.exchange.transfers import Transfers

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP, OF_VOLUNTEER, RelayLimits
 from spes_peer.exchange.relay_pace import RelayPace
-from spes_peer.exchange.relays import OF_BOOTSTRAP, OF_VOLUNTEER, RelayLimits
 
 RATE = 1_000_000
 SECONDS = 60.0

@@ -15,7 +15,7 @@ from exchange_nodes import Node, eventually
 from spes_peer.blobs import PIECE_BYTES
 from spes_peer.exchange.connections import Connections
 from spes_peer.exchange.fetch import Fetcher
-from spes_peer.exchange.relays import OF_BOOTSTRAP
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity, PeerId
 from spes_peer.wire.peer_pb2 import HaveRequest

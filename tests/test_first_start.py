@@ -12,7 +12,7 @@ from described_node import folder, node
 from exchange_nodes import Node, address_of
 from terminal import in_a_terminal
 
-from spes_peer import known_runs
+from spes_peer import config
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import NoBootstrap, NoDevice
 from spes_peer.exchange.introduction import describe
@@ -155,7 +155,7 @@ async def test_the_key_is_told_within_the_terminal_with_a_command_that_finds_it(
     lines = capsys.readouterr().out.splitlines()
     assert f"{export} --data-dir '{lent}'" in lines
     assert [line for line in lines if len(line) > 80 and not line.startswith(export)] == []
-    monkeypatch.setattr(known_runs, "usual", lambda: lent)
+    monkeypatch.setattr(config, "usual_folder", lambda: lent)
     assert not command.agree(settings, ["join"])
     assert export in capsys.readouterr().out.splitlines()
 

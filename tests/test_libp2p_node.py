@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from spes_peer.errors import BadConfiguration, ChildFailed
-from spes_peer.exchange.relays import OF_BOOTSTRAP, RelayLimits
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP, RelayLimits
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import TLS_SERVER_NAME, Identity, TlsIdentity
 

@@ -14,15 +14,17 @@ from training_swarm import PEERS, Swarm
 
 from spes_peer.data.sampler import Batch
 from spes_peer.errors import BadConfiguration
+from spes_peer.measures import size
 from spes_peer.model import losses, resident
 from spes_peer.model.decoder import Decoder
 from spes_peer.run.manifest import RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
 from spes_peer.training import optimizer, plan
 from spes_peer.training.ahead import Begun, Steps
+from spes_peer.training.choices import Checkpointing, Choices
 from spes_peer.training.optimizer import LocalOptimizer
-from spes_peer.training.plan import Choices, Plan, choices_for, memory_plan
-from spes_peer.training.plan_command import add_plan_command, size
+from spes_peer.training.plan import Plan, choices_for, memory_plan
+from spes_peer.training.plan_command import add_plan_command
 from spes_peer.training.stepping import Stepper
 
 GB = 10**9
@@ -84,7 +86,7 @@ def test_a_step_with_everything_on_takes_what_the_plan_says() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("checkpointing", ["on", "off"])
-def test_a_step_on_a_gpu_takes_what_the_plan_says(checkpointing: plan.Checkpointing) -> None:
+def test_a_step_on_a_gpu_takes_what_the_plan_says(checkpointing: Checkpointing) -> None:
     run = run_file(d_model=1024, num_heads=8, num_kv_heads=8, expert_hidden=1024, sequence_length=1024)
     choices = Choices(True, "bf16", checkpointing)
     planned = plan_of(run, choices, 1, 8)

@@ -24,7 +24,7 @@ from spes_peer.exchange.fetch import Fetcher
 from spes_peer.exchange.holdings import Holdings
 from spes_peer.exchange.introduction import Description
 from spes_peer.exchange.limits import CHUNK_BYTES
-from spes_peer.exchange.relays import OF_BOOTSTRAP
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP
 from spes_peer.exchange.server import PeerServer
 from spes_peer.exchange.tokens import CallToken
 from spes_peer.exchange.traffic import Traffic

@@ -1,27 +1,18 @@
-"""What a person types. Parsing only; each command lives where its work is done and is imported when it is asked for."""
+"""What a person types. Parsing only; each command lives where its work is done and is imported when it is asked for:
+one asks for `status` again and again, and what an organizer's commands stand on takes a second to import."""
 
 import argparse
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from spes_peer import __version__
-from spes_peer.bench.command import add_bench_command
-from spes_peer.cli.completion import add_completion
-from spes_peer.cli.data import add_data
-from spes_peer.cli.local import add_chaos, add_demo
-from spes_peer.cli.organizer import add_run
 from spes_peer.cli.parsing import GroupedHelp, Parser, add_log_level
-from spes_peer.cli.volunteer import add_volunteer_commands
 from spes_peer.errors import BadConfiguration, SpesError, UserError
-from spes_peer.evaluating.command import add_eval_command
-from spes_peer.experiment.command import add_experiment_command
-from spes_peer.exporting.command import add_export_command
-from spes_peer.generating.command import add_generate_command
 from spes_peer.logs import last_words, log_to_person
-from spes_peer.training.plan_command import add_plan_command
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +51,8 @@ class _Help(GroupedHelp):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; a person's error is one line on stderr."""
-    sys.exit(run_command(_parser(), arguments))
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run_command(_parser(*arguments[:1]), arguments))
 
 
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
@@ -103,7 +95,8 @@ def _refused(error: OSError) -> str:
     return f"cannot {what}: {error.strerror or error or type(error).__name__} (--log-level DEBUG shows where)"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str = "") -> argparse.ArgumentParser:
+    """That knows the command that is asked for and those beside it, or all of them when there is none of that name."""
     parser = Parser(
         prog="spes-peer",
         usage="spes-peer COMMAND [OPTIONS]",
@@ -119,21 +112,73 @@ def _parser() -> argparse.ArgumentParser:
 
     parser.set_defaults(run=help_, log_level="INFO")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="spes-peer")
-    add_demo(commands)
-    add_chaos(commands)
+    known = any(asked in names for names in _BESIDE_EACH_OTHER.values())
+    for add, names in _BESIDE_EACH_OTHER.items():
+        if not known or asked in names:
+            add(commands)
+    return parser
+
+
+def _add_volunteer(commands: Any) -> None:
+    from spes_peer.cli.volunteer import add_volunteer_commands
+
     add_volunteer_commands(commands)
+
+
+def _add_run(commands: Any) -> None:
+    from spes_peer.cli.organizer import add_run
+
     add_run(commands)
+
+
+def _add_data(commands: Any) -> None:
+    from spes_peer.cli.data import add_data
+
     add_data(commands)
-    add_log_level(add_export_command(commands))
-    add_log_level(add_eval_command(commands))
-    add_log_level(add_generate_command(commands))
+
+
+def _add_plan(commands: Any) -> None:
+    from spes_peer.training.plan_command import add_plan_command
+
     add_plan_command(commands)
-    add_bench_command(commands)
-    add_experiment_command(commands)
-    add_completion(commands, parser)
+
+
+def _add_model(commands: Any) -> None:
+    from spes_peer.evaluating.command import add_eval_command
+    from spes_peer.exporting.command import add_export_command
+    from spes_peer.generating.command import add_generate_command
+
+    for add in (add_export_command, add_eval_command, add_generate_command):
+        add_log_level(add(commands))
+
+
+def _add_trials(commands: Any) -> None:
+    from spes_peer.bench.command import add_bench_command
+    from spes_peer.cli.local import add_chaos, add_demo
+    from spes_peer.experiment.command import add_experiment_command
+
+    for add in (add_demo, add_chaos, add_bench_command, add_experiment_command):
+        add(commands)
+
+
+def _add_program(commands: Any) -> None:
+    from spes_peer.cli.completion import add_completion
+
+    add_completion(commands, _parser)
     version = commands.add_parser("version", help="print this program's version and those of what it stands on")
     version.set_defaults(run=_version, log_level="INFO")
-    return parser
+
+
+_BESIDE_EACH_OTHER: dict[Callable[[Any], None], tuple[str, ...]] = {
+    _add_volunteer: (*COMMANDS["lend this machine"], *COMMANDS["and see to it"]),
+    _add_run: ("run",),
+    _add_data: ("data",),
+    _add_plan: ("plan",),
+    _add_model: COMMANDS["take its model"],
+    _add_trials: COMMANDS["try, strike and measure"],
+    _add_program: COMMANDS["this program"],
+}
+"""What imports little for commands that are not asked for."""
 
 
 def _version(_options: argparse.Namespace) -> None:

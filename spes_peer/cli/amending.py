@@ -8,8 +8,8 @@ from typing import Any
 
 from spes_peer.cli.parsing import count, peer_id, positive
 from spes_peer.errors import BadConfiguration
+from spes_peer.measures import above_zero
 from spes_peer.run.rules import Change
-from spes_peer.training.traffic_command import above_zero
 
 _LEAST_DAYS, _MOST_DAYS = 0.001, 3650.0  # less than a minute and a half is over before anybody has read it
 _SEARCH = "FOLDER/address, and nodes met before"

@@ -1,6 +1,7 @@
 """`spes-peer completion`: what a shell needs to complete commands, options and their values at a Tab."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ examples:
   spes-peer completion fish > ~/.config/fish/completions/spes-peer.fish"""
 
 
-def add_completion(commands: Any, whole: argparse.ArgumentParser) -> None:
+def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
+    """`whole` makes the parser that knows every command."""
     parser = commands.add_parser(
         "completion",
         help="print what your shell needs to complete commands and options",
@@ -29,8 +31,9 @@ def add_completion(commands: Any, whole: argparse.ArgumentParser) -> None:
 def _completion(options: argparse.Namespace) -> None:
     import shtab
 
-    _mark_paths(options.whole, {"FOLDER": shtab.DIRECTORY}, shtab.FILE)
-    print(shtab.complete(options.whole, options.shell))
+    whole = options.whole()
+    _mark_paths(whole, {"FOLDER": shtab.DIRECTORY}, shtab.FILE)
+    print(shtab.complete(whole, options.shell))
 
 
 def _mark_paths(parser: argparse.ArgumentParser, by_metavar: dict[str, Any], otherwise: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from spes_peer.guest.hours import Hours
 from spes_peer.guest.rules import COOLER_BY, GuestRules
-from spes_peer.training.plan_command import size
+from spes_peer.measures import size
 
 _LEAST_DEGREES, _MOST_DEGREES = 30, 120
 

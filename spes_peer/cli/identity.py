@@ -2,12 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spes_peer.cli.parsing import add_data_dir, add_log_level, data_dir, sentence
 from spes_peer.errors import BadConfiguration
-from spes_peer.folder import KEY_FILE, StateFolder
-from spes_peer.identity import Identity
+
+if TYPE_CHECKING:
+    from spes_peer.identity import Identity
 
 
 def add_identity(commands: Any) -> list[argparse.ArgumentParser]:
@@ -35,6 +36,8 @@ def add_identity(commands: Any) -> list[argparse.ArgumentParser]:
 
 
 def _show(options: argparse.Namespace) -> None:
+    from spes_peer.folder import KEY_FILE
+
     folder = data_dir(options)
     print(f"{_key_of(folder).peer_id}\nits key lies in {folder / KEY_FILE}")
 
@@ -48,6 +51,9 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
+    from spes_peer.folder import StateFolder
+    from spes_peer.identity import Identity
+
     folder = StateFolder(data_dir(options))
     if (identity := Identity.load(options.file)) is None:
         raise BadConfiguration(f"there is no file {options.file}")
@@ -58,7 +64,10 @@ def _import(options: argparse.Namespace) -> None:
     print(f"{folder.path} is {identity.peer_id} now; let no other machine use this key at the same time")
 
 
-def _key_of(folder: Path) -> Identity:
+def _key_of(folder: Path) -> "Identity":
+    from spes_peer.folder import KEY_FILE
+    from spes_peer.identity import Identity
+
     if (identity := Identity.load(folder / KEY_FILE)) is None:
         raise BadConfiguration(
             f"{folder} has no key; spes-peer join makes one, spes-peer identity import puts one back"
@@ -66,7 +75,7 @@ def _key_of(folder: Path) -> Identity:
     return identity
 
 
-def _save(identity: Identity, path: Path) -> None:
+def _save(identity: "Identity", path: Path) -> None:
     try:
         identity.save(path)
     except OSError as error:

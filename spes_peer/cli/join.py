@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spes_peer import config, known_runs
+from spes_peer import config
 from spes_peer.cli.guest import add_guest, guest_rules
 from spes_peer.cli.parsing import (
     add_announce,
@@ -24,9 +24,8 @@ from spes_peer.cli.parsing import (
     relay_limits,
 )
 from spes_peer.errors import BadConfiguration
-from spes_peer.exchange.addresses import parse_address
-from spes_peer.exchange.relays import OF_VOLUNTEER
-from spes_peer.training.plan_command import Memory, add_memory_choices, size_or_part
+from spes_peer.exchange.relay_limits import OF_VOLUNTEER
+from spes_peer.training.choices import Memory, add_memory_choices, size_or_part
 
 if TYPE_CHECKING:
     from spes_peer.daemon.program import Daemon, JoinSettings
@@ -145,6 +144,8 @@ def add_join(commands: Any) -> argparse.ArgumentParser:
 
 def check_join(options: argparse.Namespace) -> None:
     """What no single flag can see."""
+    from spes_peer.exchange.addresses import parse_address
+
     for flag in ("announce", "relay"):
         if options.no_inbound and getattr(options, flag):
             raise BadConfiguration(f"--{flag} needs others to dial this machine, and --no-inbound forbids it; drop one")
@@ -156,6 +157,7 @@ def check_join(options: argparse.Namespace) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     check_join(options)
+    from spes_peer import known_runs
     from spes_peer.daemon.foreground import join_detached, join_with_dashboard, refuse_second
     from spes_peer.daemon.program import Daemon
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.cli.parsing import add_log_level, can_draw, count, positive
-from spes_peer.training.traffic_command import above_zero
+from spes_peer.measures import above_zero
 
 
 def add_demo(commands: Any) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 from spes_peer.cli.amending import add_amending
 from spes_peer.cli.parsing import add_log_level, peer_id, positive
 from spes_peer.config import Repeated
+from spes_peer.measures import above_zero, size
 from spes_peer.run.presets import PRESETS
-from spes_peer.training.plan_command import size
-from spes_peer.training.traffic_command import above_zero
 
 _EXAMPLE = """\
 example:

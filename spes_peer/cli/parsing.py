@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spes_peer import known_runs
-from spes_peer.config import Repeated
+from spes_peer import config
 from spes_peer.errors import BadConfiguration, BadSignature
-from spes_peer.exchange.relays import RelayLimits
+from spes_peer.exchange.relay_limits import RelayLimits
 from spes_peer.logs import FORMATS
-from spes_peer.training.plan_command import size
+from spes_peer.measures import size
 
 
 class _Help(argparse.HelpFormatter):
@@ -97,7 +96,7 @@ def add_announce(parser: Any, otherwise: str) -> None:
     parser.add_argument(
         "--announce",
         type=announced,
-        action=Repeated,
+        action=config.Repeated,
         default=[],
         metavar="HOST:PORT",
         help="address that others dial, where a router or a name leads to this machine; libp2p and the DHT have the"
@@ -178,7 +177,7 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 def data_dir(options: argparse.Namespace) -> Path:
     if options.data_dir is not None:
         return Path(options.data_dir)
-    return known_runs.usual()
+    return config.usual_folder()
 
 
 def peer_id(text: str) -> Any:

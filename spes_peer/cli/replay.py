@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spes_peer.cli.parsing import add_data_dir, add_log_level, can_draw, data_dir, sentence
-from spes_peer.training.traffic_command import above_zero
+from spes_peer.measures import above_zero
 
 
 def add_replay(commands: Any) -> argparse.ArgumentParser:

@@ -3,12 +3,14 @@
 import argparse
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spes_peer.cli.parsing import add_log_level, sentence
-from spes_peer.known_runs import KnownRun, folders, look_at
 from spes_peer.logs import plain
 from spes_peer.measures import amount
+
+if TYPE_CHECKING:
+    from spes_peer.known_runs import KnownRun
 
 _LONGEST_NAME = 24
 
@@ -24,6 +26,8 @@ def add_runs(commands: Any) -> None:
 
 
 def _runs(options: argparse.Namespace) -> None:
+    from spes_peer.known_runs import folders, look_at
+
     known = [look_at(folder) for folder in folders()]
     if options.json:
         print(json.dumps([{**dataclasses.asdict(one), "folder": str(one.folder)} for one in known], indent=2))
@@ -33,7 +37,7 @@ def _runs(options: argparse.Namespace) -> None:
         print("\n".join(table(known)))
 
 
-def table(known: list[KnownRun]) -> list[str]:
+def table(known: "list[KnownRun]") -> list[str]:
     """A line for each, and below it how it ended."""
     rows = [("RUN", "ID", "STATE", "ROUND", "DISK", "FOLDER")]
     for one in known:

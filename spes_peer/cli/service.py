@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spes_peer import config, known_runs
+from spes_peer import config
 from spes_peer.cli.join import agrees, check_join, join_settings
 from spes_peer.cli.parsing import add_log_level, data_dir
 from spes_peer.cli.settings import Settings
@@ -36,7 +36,7 @@ def add_service(commands: Any, join: argparse.ArgumentParser) -> None:
 
 
 def _service_install(options: argparse.Namespace) -> None:
-    from spes_peer import service
+    from spes_peer import known_runs, service
     from spes_peer.control import is_live
     from spes_peer.folder import MANIFEST_FILE
 

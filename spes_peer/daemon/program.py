@@ -34,7 +34,7 @@ from spes_peer.exchange.addresses import Endpoint, NodeAddress, parse_address
 from spes_peer.exchange.introduction import Introduction
 from spes_peer.exchange.known_nodes import KnownNodes, addresses_of
 from spes_peer.exchange.newcomer import newest_of, refuse_if_over
-from spes_peer.exchange.relays import RelayLimits
+from spes_peer.exchange.relay_limits import RelayLimits
 from spes_peer.folder import CACHE, MANIFEST_FILE, StateFolder
 from spes_peer.following.arrival import Arrival, Unanswered
 from spes_peer.following.records import first_record

@@ -16,7 +16,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from spes_peer.errors import BadConfiguration, ChildFailed
-from spes_peer.exchange.relays import RelayLimits
+from spes_peer.exchange.relay_limits import RelayLimits
 from spes_peer.identity import Identity
 from spes_peer.ports import MAX_SOCKET_PATH_BYTES, check_port_free
 from spes_peer.process import Backoff, Child, Service, start_surely

@@ -13,8 +13,8 @@ from spes_peer.exporting import cache
 from spes_peer.exporting.bar import say
 from spes_peer.exporting.source import MODEL_CONFIG, addresses_in
 from spes_peer.exporting.visit import Wish, visit
+from spes_peer.measures import size
 from spes_peer.organize import run_module
-from spes_peer.training.plan_command import size
 
 SOURCE = "a volunteer's data folder, an organizer's run folder, or an address of the run as join takes it"
 

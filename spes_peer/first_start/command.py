@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from spes_peer import known_runs
+from spes_peer import config
 from spes_peer.daemon.program import JoinSettings
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.known_nodes import KnownNodes
@@ -64,7 +64,7 @@ def _identity(folder: Path) -> Identity:
 
 def _about_key(folder: Path, is_new: bool) -> str:
     """Where it lies, and the command that copies it, in one piece to be copied too."""
-    option = "" if folder == known_runs.usual() else f" --data-dir {shlex.quote(str(folder))}"
+    option = "" if folder == config.usual_folder() else f" --data-dir {shlex.quote(str(folder))}"
     where = folded("its key", f"{'will be' if is_new else 'is'} {folder / KEY_FILE}; keep a copy of it:")
     return f"{where}\n    spes-peer identity export FILE{option}"
 

@@ -9,12 +9,12 @@ from typing import TypeVar
 from pydantic import Field
 
 from spes_peer.errors import BadConfiguration
+from spes_peer.measures import LEAST, MOST, size
 from spes_peer.run.manifest import validated
 from spes_peer.run.section import Section
 from spes_peer.toml import read_file
-from spes_peer.training.plan_command import size
 from spes_peer.training.traffic import Line
-from spes_peer.training.traffic_command import LEAST, MOST, speed
+from spes_peer.training.traffic_command import speed
 
 MOST_VOLUNTEERS = 100_000
 _UP_PART = 0.2  # of what comes down, where only that is said: what most homes have

@@ -16,7 +16,8 @@ from spes_peer.run.layout import RunLayout
 from spes_peer.run.length import Length, TrainingPhase
 from spes_peer.run.manifest import RunFile
 from spes_peer.snapshots import KEPT_SNAPSHOTS
-from spes_peer.training.plan import Choices, Plan, memory_plan
+from spes_peer.training.choices import Choices
+from spes_peer.training.plan import Plan, memory_plan
 from spes_peer.training.traffic import TrafficPlan, traffic_plan, utilisation
 
 UTILISATION = 0.25

@@ -96,7 +96,7 @@ class TrainerProcess:
         memory_part: float = 0.0,
     ) -> TrainerOpened:
         """Build the model. `device` "" takes the GPU where there is one; 0 threads leaves torch its choice; the rest is
-        as in `plan.Choices`, with 0 bytes, and no part of all, for what is free."""
+        as in `choices.Choices`, with 0 bytes, and no part of all, for what is free."""
         request = OpenTrainer(
             manifest,
             str(blob_folder),

@@ -8,7 +8,8 @@ import torch
 
 from spes_peer.errors import NoDevice
 from spes_peer.run.manifest import RunFile
-from spes_peer.training.plan import Choices, Plan, choices_for, coarser, fitting_plan, memory_plan, refuse_if_too_large
+from spes_peer.training.choices import Choices
+from spes_peer.training.plan import Plan, choices_for, coarser, fitting_plan, memory_plan, refuse_if_too_large
 from spes_peer.training.work import OpenTrainer
 
 logger = logging.getLogger(__name__)

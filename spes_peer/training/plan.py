@@ -11,40 +11,19 @@ on a CPU both are the same memory. Units: bytes, and "values" for numbers of par
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
-from spes_peer.errors import BadConfiguration, NoDevice
+from spes_peer.errors import NoDevice
 from spes_peer.run.encodings import BYTES_PER_VALUE, Format
 from spes_peer.run.layout import expert_parameters_of, shared_parameters_of
 from spes_peer.run.manifest import Model, Outer, RunFile
+from spes_peer.training.choices import Choices, Resident
 
-Resident = Literal["fp32", "bf16", "int8", "int4"]
-Checkpointing = Literal["auto", "on", "off"]
 HEAD_CHUNK_LOGITS = 40_000_000  # as in model/losses.py
 PIECE_VALUES = 1 << 22  # as in training/optimizer.py
 _INT_GROUP = {"int8": 128, "int4": 64}  # values that share a bf16 scale, as in model/resident.py
 _FREE_PART = 0.06  # of a GPU's memory: its context, libraries, and holes between tensors
 _EIGHT_BIT_TEMPORARY_BYTES = 53  # for each value of a piece, while its moments are fp32
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a machine chooses for itself, whatever the run."""
-
-    is_gpu: bool = True
-    """bf16 where it computes, and the public state elsewhere."""
-    resident: Resident = "bf16"
-    checkpointing: Checkpointing = "auto"
-    optimizer_bits: int = 32
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("resident precision", self.resident, get_args(Resident)),
-            ("checkpointing", self.checkpointing, get_args(Checkpointing)),
-            ("number of optimizer bits", self.optimizer_bits, (32, 8)),
-        ):
-            if value not in known:
-                raise BadConfiguration(f"no {name} is {value!r}: choose {', '.join(map(str, known))}")
 
 
 @dataclass(frozen=True)

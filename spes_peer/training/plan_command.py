@@ -2,34 +2,19 @@
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from spes_peer.errors import BadConfiguration
+from spes_peer.measures import size
 from spes_peer.run.manifest import RunFile, parse_run_file
 from spes_peer.run.presets import PRESETS
-from spes_peer.training.plan import Checkpointing, Plan, Resident, choices_for, memory_plan
+from spes_peer.training.choices import add_memory_choices
+from spes_peer.training.plan import Plan, choices_for, memory_plan
 from spes_peer.training.traffic_command import TRAFFIC_ONLY, add_traffic_options, forecast, overview, page
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _MEMORY_ONLY = ("gpu_memory", "subsets", "resident", "checkpointing", "optimizer_bits", "cpu")
-MOST_BYTES = 10**18
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """How much of a device's memory may be used: bytes, or else a part of it; neither for all that is free."""
-
-    size_bytes: int = 0
-    part: float = 0.0
-    typed: str = ""
-
-    def __str__(self) -> str:
-        return self.typed
 
 
 def add_plan_command(commands: Any) -> None:
@@ -54,49 +39,6 @@ def add_plan_command(commands: Any) -> None:
     add_traffic_options(parser)
     memory_only = {name: parser.get_default(name) for name in _MEMORY_ONLY}
     parser.set_defaults(run=lambda options: _run(options, memory_only), log_level="WARNING")
-
-
-def add_memory_choices(parser: Any) -> None:
-    """What a machine chooses for itself to make more fit; `join` has these too."""
-    parser.add_argument(
-        "--resident",
-        choices=get_args(Resident),
-        default="",
-        help="precision of the experts that others train (bf16 on a GPU, fp32 on a CPU)",
-    )
-    parser.add_argument(
-        "--checkpointing",
-        choices=get_args(Checkpointing),
-        default="auto",
-        help="make activations again in the backward pass: slower by about a third, far smaller (%(default)s)",
-    )
-    parser.add_argument(
-        "--optimizer-bits",
-        type=int,
-        choices=(32, 8),
-        default=32,
-        help="of each value of the optimizer's two moments; 8 needs torchao (%(default)s)",
-    )
-
-
-def size(text: str) -> int:
-    """Bytes: "24GB" is 24·10⁹, "24GiB" 24·2³⁰."""
-    if (found := _SIZE.fullmatch(text.strip())) is None:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size such as 24GB or 16GiB")
-    num_bytes = float(found[1]) * _UNITS[found[2].upper()]
-    if num_bytes > MOST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is beyond all measure")
-    return int(num_bytes)
-
-
-def size_or_part(text: str) -> "Memory":
-    """Bytes as in `size`, or "50%" of the whole."""
-    percent = text.strip().removesuffix("%")
-    if percent == text.strip():
-        return Memory(size(text), 0.0, text.strip())
-    if not percent.isdecimal() or not 1 <= int(percent) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 50%")
-    return Memory(0, int(percent) / 100, text.strip())
 
 
 def table(plan: Plan) -> str:

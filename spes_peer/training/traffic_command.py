@@ -1,7 +1,6 @@
 """`spes-peer plan --traffic`: what a round costs a volunteer's line, written for people and for programs."""
 
 import argparse
-import contextlib
 import dataclasses
 import math
 import re
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from spes_peer.measures import amount, duration
+from spes_peer.measures import above_zero, amount, duration
 from spes_peer.run.encodings import Encoding
 from spes_peer.run.manifest import RunFile
 from spes_peer.training.traffic import (
@@ -25,7 +24,7 @@ from spes_peer.training.traffic import (
 _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kMG]?)(?:b(?:it)?)?(?:/s|ps)?")
 _BITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _MOST_BITS = 1e15
-LEAST, MOST = 1e-6, 1e12
+
 """Of whatever is typed as a number above zero: tokens a second, seconds, parts."""
 _UP, _DOWN = 20e6, 100e6  # a home's, where fibre has not come yet
 TRAFFIC_ONLY = (
@@ -160,14 +159,6 @@ def speed(text: str) -> float:
     if found is None or not 1 <= (bits := float(found[1]) * _BITS[found[2]]) <= _MOST_BITS:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a speed such as 20Mb (b for bits) or 1Gbit/s")
     return bits
-
-
-def above_zero(text: str) -> float:
-    """A number of something that there is, within what one can reckon with."""
-    with contextlib.suppress(ValueError):
-        if LEAST <= float(text) <= MOST:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from {LEAST:f} to 10^{math.log10(MOST):.0f}")
 
 
 def _heading(one: Forecast) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from spes_peer.exchange.relays import OF_BOOTSTRAP
+from spes_peer.exchange.relay_limits import OF_BOOTSTRAP
 from spes_peer.exchange.tunnels import Libp2pNode
 from spes_peer.identity import Identity
 
