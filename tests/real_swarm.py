@@ -1,7 +1,6 @@
 """Runs of real processes on this machine for the tests of whole swarms: started, struck, looked at from outside."""
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from status_asker import StatusAsker
 
 from spes_peer.errors import BadConfiguration
 from spes_peer.exchange.addresses import Endpoint
@@ -29,6 +29,8 @@ from spes_peer.run.records import Record
 
 START_SECONDS = 240.0
 LOOPBACK = "127.0.0.1"
+
+_asker = StatusAsker()
 
 
 def small_run(**values: Any) -> str:
@@ -107,8 +109,7 @@ class Place:
 
     def status(self, folder: str) -> dict[str, Any]:
         """What a daemon says of itself; empty while it does not answer."""
-        done = self.run("status", "--json", "--data-dir", str(self.path / folder))
-        return json.loads(done.stdout) if done.returncode == 0 else {}
+        return _asker.ask(self.path / folder)
 
     def read(self, log: str) -> str:
         with contextlib.suppress(FileNotFoundError):
@@ -131,7 +132,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = START_SECOND
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        time.sleep(0.2)
     return value
 
 
@@ -218,7 +219,8 @@ class Run:
         return str(self.place.status(name).get("phase", {}).get("name", ""))
 
     def newest_round(self, name: str) -> int:
-        rounds = self.place.status(name).get("rounds") or [{"round": 0}]
+        """As its daemon says once it answers; 0 before the first."""
+        rounds = until(lambda: self.place.status(name), f"{name} answers").get("rounds") or [{"round": 0}]
         return int(rounds[-1]["round"])
 
     def until_rounds_more(self, name: str, number: int) -> dict[str, Any]:
