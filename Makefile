@@ -29,7 +29,7 @@ test: $(INSTALLED) ## every check but the slow ones: lint, format, types, import
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile $(ARGS)
 
 test-slow: $(INSTALLED) ## whole swarms of real processes
 	$(BIN)/pytest -m slow --durations=40 --reruns 1 -rR $(ARGS)

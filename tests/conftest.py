@@ -18,6 +18,10 @@ settings.register_profile(
 settings.load_profile("spes-peer")
 
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of as many as there are cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Starting processes takes a busy machine many times as long as an idle one."""
     for item in items:

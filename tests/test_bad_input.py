@@ -175,9 +175,10 @@ def test_what_the_system_refuses_is_one_line_and_where_it_happened_is_in_the_log
     assert "Traceback" in caplog.text
 
 
-def test_an_unwritable_state_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")  # a folder inside a file cannot be made, not even by root
-    state = tmp_path / "file" / "state"
+def test_an_unwritable_state_folder_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("short") / "file"  # for the sockets in it
+    file.write_text("")  # a folder inside a file cannot be made, not even by root
+    state = file / "state"
     address = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
     done = run("spes_peer", "join", "--bootstrap", address, "--data-dir", str(state), "--no-tui", "--yes")
     refused(done, 2, str(state), "--data-dir")

@@ -427,7 +427,7 @@ def short_folder() -> Iterator[Path]:
 @pytest.mark.timeout(900)
 def test_a_run_under_chaos_loses_no_certified_round_and_leaves_nothing(short_folder: Path) -> None:
     report_file = short_folder / "report.json"
-    options = ["--peers", "4", "--minutes", "1.3", "--fault-every", "12", "--seed", "1", "--report", str(report_file)]
+    options = ["--peers", "3", "--minutes", "1", "--fault-every", "10", "--seed", "1", "--report", str(report_file)]
     with chaos(short_folder, *options) as process:
         code = process.wait(timeout=800)
         said = (short_folder / "chaos.log").read_text()
@@ -437,7 +437,7 @@ def test_a_run_under_chaos_loses_no_certified_round_and_leaves_nothing(short_fol
     report = json.loads(report_file.read_text())
     assert (report["rounds_lost"], report["roots_equal"], report["orphans"]) == (0, True, 0)
     assert report["unexpected_ends"] == []
-    assert report["num_faults"] >= 5
+    assert report["num_faults"] >= 4
     assert report["rounds_completed"] >= 3  # a busy machine makes few
     assert report["goodput"] > 0.3
     assert sorted(path.name for path in short_folder.iterdir()) == ["chaos.log", "report.json"]

@@ -11,7 +11,7 @@ from spes_peer.cli.guest import guest_rules
 from spes_peer.cli.parsing import Parser
 from spes_peer.guest.hours import Hours
 from spes_peer.guest.rules import GuestRules
-from spes_peer.training.plan_command import Memory
+from spes_peer.training.choices import Memory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Real peers in the lab: whatever routers and addresses they have, three rounds are completed."""
+"""Real peers in the lab: whatever routers and addresses they have, rounds of all are completed."""
 
 import base64
 import ipaddress
@@ -24,7 +24,7 @@ __all__ = ["lab", "place"]
 
 pytestmark = [pytest.mark.slow, needs_lab]
 
-NUM_ROUNDS = 3
+NUM_ROUNDS = 2
 ROUNDS_SECONDS = 180.0
 IDLE_SECONDS = 35.0
 PUNCHING = Path(__file__).parent / "netlab" / "punching.py"

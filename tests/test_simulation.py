@@ -659,17 +659,18 @@ def test_nodes_mostly_agree_on_the_time_whatever_becomes_of_their_clocks() -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_thousand_random_runs_break_nothing() -> None:
-    results = list(check(range(1000, 2000)))
+def test_hundreds_of_random_runs_break_nothing() -> None:
+    """`python -m tests.simulation FIRST END` plays as many as one likes."""
+    results = list(check(range(1000, 1400)))
     assert [result for result in results if isinstance(result, str)] == []
     outcomes = [result for result in results if isinstance(result, Outcome)]
-    assert sum(outcome.rounds_certified for outcome in outcomes) > 8_000
-    assert sum(outcome.rounds_lost for outcome in outcomes) > 250  # minorities did go on
+    assert sum(outcome.rounds_certified for outcome in outcomes) > 3_000
+    assert sum(outcome.rounds_lost for outcome in outcomes) > 90  # minorities did go on
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_misfortunes_break_nothing_among_a_hundred_and_twenty(seed: int) -> None:
     """Ten times the peers, ten times as often."""
     outcome = random_run(seed, num_peers=120)

@@ -79,7 +79,7 @@ def test_with_overlap_few_bytes_and_an_outer_step_all_end_on_one_state(place: Pl
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
-    demo = start_demo(place, small_run(), rounds=1000)
+    demo = start_demo(place, small_run(min_peers=2), rounds=1000, peers=2)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
     demo.send_signal(signal.SIGINT)
     assert demo.wait(timeout=120) == 130
@@ -89,8 +89,9 @@ def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
-    demo = start_demo(place, small_run(), rounds=1000)
-    until(lambda: "round   1" in place.read("demo.log"), "a round was made")
+    demo = start_demo(place, small_run(min_peers=2), rounds=1000, peers=2)
+    trainer = "spes_peer.training"
+    until(lambda: any(trainer in process.cmdline() for process in place.processes()), "a volunteer has its processes")
     demo.kill()
     demo.wait(timeout=30)
     until(lambda: not place.processes(), "every process has ended")
@@ -99,7 +100,7 @@ def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_demo_in_which_a_volunteer_crashes_fails_and_leaves_nothing(place: Place) -> None:
-    demo = start_demo(place, small_run(), rounds=1000)
+    demo = start_demo(place, small_run(min_peers=2), rounds=1000, peers=2)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
     victim = next(process for process in place.processes() if "volunteer-2" in process.cmdline())
     victim.kill()

@@ -110,7 +110,7 @@ async def test_a_thousand_random_keys_do_no_harm(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 async def test_ten_thousand_random_keys_do_no_harm(seed: int) -> None:
     feed = RecordedFeed(MadeUpRecording()) if seed % 3 == 0 else MadeUpFeed([many() if seed % 3 == 1 else status()])
     app = Endless(feed)
