@@ -38,6 +38,19 @@ def test_what_a_person_starts_loads_no_heavy_library(module: str) -> None:
     assert loaded & {"torch", "hivemind", "libp2p", "trio", "multiaddr", "textual"} == set()
 
 
+def test_a_daemon_is_asked_without_what_other_commands_stand_on(tmp_path: Path) -> None:
+    arguments = ["status", "--data-dir", str(tmp_path)]
+    program = (
+        f"import json, sys, spes_peer.cli as cli; code = cli.run_command(cli._parser('status'), {arguments});"
+        " print(json.dumps([code, sorted(sys.modules)]))"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    code, loaded = json.loads(output.stdout)
+    assert "no daemon runs" in output.stderr
+    assert code == 1
+    assert {name.split(".")[0] for name in loaded} & {"numpy", "pydantic", "cryptography", "textual"} == set()
+
+
 def test_the_version_is_said_once_in_code_and_once_in_the_package() -> None:
     assert spes_peer.__version__ == PROJECT["version"]
 

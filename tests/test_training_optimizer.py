@@ -1,6 +1,8 @@
 """Moments of one byte a value, and that they come through checkpoints of whatever bits."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +63,13 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         plain.step()
     reference = torch.cat([decoder.flatten_shared(), *(decoder.flatten_master(e) for e in (1, 2))])
     assert torch.allclose(whole, reference, rtol=0, atol=1e-6)
+
+
+def test_a_step_does_without_torchs_compiler() -> None:
+    program = "import sys, test_training_optimizer as here; here.trained(32); print('torch._dynamo' in sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=Path(__file__).parent)
+    assert done.stdout.strip() == "False"
 
 
 def test_moments_of_8_bits_take_a_quarter_and_lead_to_nearly_the_same_place() -> None:

@@ -51,7 +51,7 @@ class _Piece:
 
 
 class _FusedAdamW:
-    """`torch.optim.AdamW(fused=True)` by the function that it calls: the class imports torch's compiler when it is made,
+    """`torch.optim.AdamW(fused=True)` by the function that it calls: the class imports torch's compiler with its first,
     2 s of a core and 80 MB for what nothing here uses."""
 
     def __init__(self, parameters: list[Parameter], lr: float, weight_decay: float) -> None:
