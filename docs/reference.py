@@ -1,4 +1,4 @@
-"""Writes docs/REFERENCE.md: every key of a run, every command and flag, exit codes, events and figures.
+"""Writes docs/REFERENCE.md: every key of a run, every command and flag, exit codes, events, figures, the page's JSON.
 
 All of it is read from the code: `make reference` writes the page anew, and a test fails while it is not fresh. Nothing
 in it may depend on the machine, the terminal or the version of Python.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.cli import _parser as bootstrap_parser
+from bootstrap.web import api
 from spes_peer.cli import COMMANDS, EXIT_CODES
 from spes_peer.cli import _parser as peer_parser
 from spes_peer.metrics import metrics_of
@@ -31,14 +32,14 @@ _HEAD = """\
 # Reference
 
 Generated from the code by `make reference`; do not edit it. First the keys of a run, then every command with its flags,
-then how commands end, what a daemon's event log holds, and the figures for Prometheus. What all this is for:
-[ORGANIZERS.md](ORGANIZERS.md), [VOLUNTEERS.md](VOLUNTEERS.md), [HOW_IT_WORKS.md](HOW_IT_WORKS.md).
+then how commands end, what a daemon's event log holds, the figures for Prometheus, and the run's page as JSON. What all
+this is for: [ORGANIZERS.md](ORGANIZERS.md), [VOLUNTEERS.md](VOLUNTEERS.md), [HOW_IT_WORKS.md](HOW_IT_WORKS.md).
 """
 
 
 def reference() -> str:
     """The whole page."""
-    parts = [_HEAD, *_manifest(), *_commands(), *_exit_codes(), *_events(), *_figures()]
+    parts = [_HEAD, *_manifest(), *_commands(), *_exit_codes(), *_events(), *_figures(), *_page_for_programs()]
     return "\n".join(parts)
 
 
@@ -112,8 +113,7 @@ def _command(parser: argparse.ArgumentParser, about: str, of_join: list[Row]) ->
         yield f"#### `{_usage(parser)}`\n"
         yield f"{_sentence(parser.description or about)}\n"
         yield from _flag_table(list(_flags(parser)), of_join)
-        if (example := _example(parser)) is not None:
-            yield f"```\n{example}\n```\n"
+        yield from _remarks(parser)
     for name, child in children.items():
         yield from _command(child, _abouts(parser)[name], of_join)
 
@@ -179,9 +179,14 @@ def _expanded(action: argparse.Action, prog: str) -> str:
     return (action.help or "").removesuffix(" (default: %(default)s)") % {**vars(action), "prog": prog}
 
 
-def _example(parser: argparse.ArgumentParser) -> str | None:
-    found = re.match(r"examples?:\n((?:  .*\n?)+)", parser.epilog or "")
-    return re.sub("(?m)^  ", "", found[1]).rstrip() if found else None
+def _remarks(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What the help says below the flags: sentences, and examples as they are typed."""
+    for part in re.split(r"(?m)^(examples?:\n(?:  .*\n?)+)", parser.epilog or ""):
+        if re.match("examples?:", part):
+            lines = part.splitlines()[1:]
+            yield "\n".join(("```", *(line.removeprefix("  ").rstrip() for line in lines), "```\n"))
+        elif text := " ".join(part.split()):
+            yield f"{text}\n"
 
 
 # ---- the rest ----
@@ -231,6 +236,16 @@ def _figure(metric: Any) -> tuple[str, str, str]:
     name = {"counter": f"{metric.name}_total", "info": f"{metric.name}_info"}.get(metric.type, metric.name)
     labels = ", ".join(metric.samples[0].labels) if metric.samples else ""
     return f"`{name}{{{labels}}}`" if labels else f"`{name}`", metric.type, metric.documentation
+
+
+def _page_for_programs() -> Iterator[str]:
+    yield "## The run's page for programs\n"
+    assert api.__doc__ is not None, "the page's API says nothing of itself"
+    yield f"What `spes-bootstrap --web` serves beside the page. {api.__doc__}"
+    yield (
+        "`/metrics` beside them has the run's figures for Prometheus, and `spes-bootstrap --metrics ADDRESS` those of"
+        " the node; each figure says its meaning in the line above it.\n"
+    )
 
 
 def _status_with_everything() -> Status:

@@ -1,6 +1,7 @@
 """What many tests share: values of a small run, and hypothesis set to find the same cases every time."""
 
 import os
+import signal
 
 import pytest
 from data_parts import made_up_data
@@ -18,6 +19,8 @@ settings.register_profile(
 settings.load_profile("spes-peer")
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it has in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of as many as there are cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -145,8 +145,8 @@ def _add_invite(actions: Any) -> Any:
     parser = actions.add_parser(
         "invite",
         help="make an invitation to hand over, for a run that asks for one",
-        description="Prints an invitation. Whoever has its text can join until it ends, unless it is --for one peer:"
-        " hand it over as you would a password.",
+        description="Make an invitation, and print it. Whoever has its text can join until it ends, unless it is --for"
+        " one peer: hand it over as you would a password.",
         epilog="examples:\n"
         "  spes-peer run invite my-run --days 7\n"
         "  spes-peer run invite my-run --show\n"
@@ -156,7 +156,11 @@ def _add_invite(actions: Any) -> Any:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--show", action="store_true", help="list the invitations that were made here")
     what.add_argument(
-        "--revoke", action="append", default=[], metavar="ID", help="let nobody join with it any more: its id's end"
+        "--revoke",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="let nobody join any more with the invitation of this id, as --show prints it; its last characters do",
     )
     what.add_argument("--out", type=Path, metavar="FILE", help="write it there, readable by you alone (print it)")
     parser.add_argument("--for", dest="peer", type=peer_id, metavar="PEER_ID", help="for this peer alone (for anybody)")

@@ -55,8 +55,9 @@ def _add_prepare(actions: Any) -> None:
     prepare = actions.add_parser(
         "prepare",
         help="text to token shards and a held-out split: blobs/ and data.json in a run's folder",
-        description="Reads .jsonl, .json, .ndjson, .txt, .md, .py (these also as .gz or .zst), .parquet, saved datasets"
-        " (.arrow), datasets of the Hugging Face hub (hf://OWNER/NAME), and memory maps of token ids.",
+        description="Make token shards and a held-out split of text, for a run to train on. Reads .jsonl,"
+        " .json, .ndjson, .txt, .md, .py (these also as .gz or .zst), .parquet, saved datasets (.arrow), datasets"
+        " of the Hugging Face hub (hf://OWNER/NAME), and memory maps of token ids.",
         epilog=_PREPARE_EXAMPLES,
     )
     prepare.add_argument("folder", type=Path, metavar="FOLDER", help="of the run, as `run new` makes it")

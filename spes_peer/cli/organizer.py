@@ -177,7 +177,7 @@ def _sign(options: argparse.Namespace) -> None:
     if options.old is not None:
         _sign_from(options)
         return
-    genesis = Genesis()
+    genesis, begins = Genesis(), "random weights, drawn from its seed"
     if (model := options.model or options.upcycle) is not None:
         from spes_peer.conversion import check_fits
         from spes_peer.organize import run_file_in
@@ -186,7 +186,8 @@ def _sign(options: argparse.Namespace) -> None:
         wanted = parse_run_file(run_file_in(options.folder)).model
         check_fits(wanted, model, upcycle=options.upcycle is not None)
         genesis = Genesis.of_model(model, is_dense=options.upcycle is not None)
-    _sign_with(genesis, options)
+        begins = f"those of {model}"
+    _sign_with(genesis, begins, options)
 
 
 def _sign_from(options: argparse.Namespace) -> None:
@@ -201,14 +202,15 @@ def _sign_from(options: argparse.Namespace) -> None:
     wanted = refuse_unsignable(options.folder, options.key).model
     wish = Wish(addresses_in(options.old), cache.usual(), refuse=lambda old: refuse_another_model(old.model, wanted))
     with state_folder(options.old, wish) as folder:
-        _sign_with(Genesis.of_run(folder), options)
+        _sign_with(Genesis.of_run(folder), f"the newest state of {options.old}", options)
 
 
-def _sign_with(genesis: Any, options: argparse.Namespace) -> None:
+def _sign_with(genesis: Any, begins: str, options: argparse.Namespace) -> None:
     from spes_peer.organize import sign_run
 
     signed = sign_run(options.folder, genesis, options.licence, options.key, bootstraps=options.bootstraps)
     print(f"run {signed.run_id.hex()} in {options.folder}")
+    print(f"it begins with {begins}")
     print(f"start its bootstrap node with: spes-bootstrap --run {shlex.quote(str(options.folder))}")
 
 

@@ -38,7 +38,7 @@ def add_eval_command(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help=f"a Hugging Face folder, {SOURCE}")
     names = ", ".join(entry.name for entry in SUITE)
     parser.add_argument("--tasks", action="append", default=[], metavar="NAMES", help=f"of {names} (all)")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the datasets lie")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the datasets lie, a folder for each")
     parser.add_argument("--online", action="store_true", help="download the datasets from the Hugging Face Hub")
     parser.add_argument("--limit", type=int, metavar="N", help="ask the first N questions of each task (all)")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="questions at a time (%(default)s)")

@@ -21,7 +21,7 @@ def add_generate_command(commands: Any) -> argparse.ArgumentParser:
         " you begin, and answers nothing.",
         epilog="examples:\n"
         '  spes-peer generate model "def "\n'
-        "  spes-peer generate my-run --temperature 0 < begin.txt -\n"
+        "  spes-peer generate my-run --temperature 0 - < begin.txt\n"
         '  spes-peer generate /dns4/run.example.org/tcp/4510/p2p/12D3KooW… "Once"',
     )
     parser.add_argument("model", metavar="MODEL", help=f"a Hugging Face folder, {SOURCE}")

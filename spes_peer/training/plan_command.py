@@ -23,8 +23,10 @@ def add_plan_command(commands: Any) -> None:
         help="how much of a run fits into this machine's memory, and what a round sends",
         description="Show where memory goes when a run's model is trained, and how many subsets of experts fit;"
         " or, with --traffic, what one peer sends and receives per round.",
-        epilog="examples: spes-peer plan --preset spes-2b --gpu-memory 16GB --resident int8 --optimizer-bits 8;"
-        " spes-peer plan --traffic; spes-peer plan --traffic --preset spes-7b --peers 16 --experts int4",
+        epilog="examples:\n"
+        "  spes-peer plan --preset spes-2b --gpu-memory 16GB --resident int8 --optimizer-bits 8\n"
+        "  spes-peer plan --traffic\n"
+        "  spes-peer plan --traffic --preset spes-7b --peers 16 --experts int4",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--preset", choices=sorted(PRESETS), help="a model that comes with the program")

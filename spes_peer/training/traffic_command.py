@@ -36,8 +36,10 @@ TRAFFIC_ONLY = (
 def add_traffic_options(parser: Any) -> None:
     group = parser.add_argument_group("with --traffic")
     group.add_argument("--peers", type=int, metavar="N", help="in a round (the run's min_peers)")
-    group.add_argument("--up", type=speed, metavar="SPEED", help="of everybody's line (20Mb, megabits per second)")
-    group.add_argument("--down", type=speed, metavar="SPEED", help="(100Mb)")
+    group.add_argument(
+        "--up", type=speed, metavar="SPEED", help="of everybody's line, from it (20Mb: megabits a second)"
+    )
+    group.add_argument("--down", type=speed, metavar="SPEED", help="of everybody's line, to it (100Mb)")
     for name, what in (
         ("--shared-offers", "of what peers offer of shared parameters, in place of the run's"),
         ("--shared-updates", "of what is made of it"),
