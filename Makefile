@@ -31,8 +31,10 @@ test: $(INSTALLED) ## every check but the slow ones: lint, format, types, import
 	$(BIN)/lint-imports
 	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile $(ARGS)
 
+# Two at a time: a swarm mostly waits, once it has started.
 test-slow: $(INSTALLED) ## whole swarms of real processes
-	$(BIN)/pytest -m slow --durations=40 --reruns 1 -rR $(ARGS)
+	$(BIN)/pytest -m "slow and not timed" --numprocesses 2 --dist loadfile --durations=40 --reruns 1 -rR $(ARGS)
+	$(BIN)/pytest -m "slow and timed" --durations=10 --reruns 1 -rR $(ARGS)
 
 format: $(INSTALLED) ## lay out the code and mend what can be mended without thought
 	$(BIN)/ruff check --fix

@@ -37,6 +37,7 @@ def test_what_cannot_be_measured_here_is_skipped_and_the_report_says_why(
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it can")
 def test_every_figure_is_measured_in_networks_of_their_own() -> None:
     report = exchange.run_bench(options())

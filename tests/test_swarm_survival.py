@@ -27,7 +27,7 @@ from spes_peer.wire.peer_pb2 import Snapshots
 
 __all__ = ["place"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 COORDINATOR_TIMEOUT_SECONDS = 9.0
 STALL_SECONDS = 15.0
