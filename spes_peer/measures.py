@@ -8,9 +8,10 @@ import re
 _MINUTE, _DAY, _YEAR = 60, 86_400.0, 365.25 * 86_400.0
 _LONGEST_YEARS = 1e9
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-MOST_BYTES = 10**18
+_MOST_BYTES = 10**18
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?|)B?", re.IGNORECASE)
 LEAST, MOST = 1e-6, 1e12
+"""Of whatever is typed as a number above zero: tokens a second, seconds, parts."""
 
 
 def amount(size_bytes: float) -> str:
@@ -44,7 +45,7 @@ def size(text: str) -> int:
     if (found := _SIZE.fullmatch(text.strip())) is None:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size such as 24GB or 16GiB")
     num_bytes = float(found[1]) * _UNITS[found[2].upper()]
-    if num_bytes > MOST_BYTES:
+    if num_bytes > _MOST_BYTES:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is beyond all measure")
     return int(num_bytes)
 

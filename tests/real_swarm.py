@@ -142,7 +142,7 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def _words_of(process: psutil.Process) -> set[str]:
+def words_of(process: psutil.Process) -> set[str]:
     """Of its command line; none where it has just ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return set(process.cmdline())
@@ -192,13 +192,13 @@ class Run:
     # ---- processes ----
 
     def daemon(self, name: str) -> psutil.Process:
-        return next(one for one in self.place.processes() if {"join", name} <= _words_of(one))
+        return next(one for one in self.place.processes() if {"join", name} <= words_of(one))
 
     def child(self, name: str, module: str) -> psutil.Process:
         """Once it is there."""
 
         def found() -> psutil.Process | None:
-            return next((child for child in self.daemon(name).children() if module in _words_of(child)), None)
+            return next((child for child in self.daemon(name).children() if module in words_of(child)), None)
 
         child: psutil.Process = until(found, f"{name} has a {module}")
         return child

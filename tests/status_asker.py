@@ -22,7 +22,7 @@ class StatusAsker:
 
     def ask(self, folder: Path) -> dict[str, Any]:
         """What the daemon on this folder says of itself; empty while it does not answer."""
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             command = [sys.executable, __file__]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)

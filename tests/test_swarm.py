@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from real_swarm import Place, Run, is_alive, organized, place, small_run, until
+from real_swarm import Place, Run, is_alive, organized, place, small_run, until, words_of
 
 from spes_peer.folder import own_content
 from spes_peer.organize import create_run
@@ -91,7 +91,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing(place: Place) -> None:
 def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
     demo = start_demo(place, small_run(min_peers=2), rounds=1000, peers=2)
     trainer = "spes_peer.training"
-    until(lambda: any(trainer in process.cmdline() for process in place.processes()), "a volunteer has its processes")
+    until(lambda: any(trainer in words_of(process) for process in place.processes()), "a volunteer has its processes")
     demo.kill()
     demo.wait(timeout=30)
     until(lambda: not place.processes(), "every process has ended")
@@ -102,7 +102,7 @@ def test_a_demo_that_is_killed_leaves_no_process(place: Place) -> None:
 def test_a_demo_in_which_a_volunteer_crashes_fails_and_leaves_nothing(place: Place) -> None:
     demo = start_demo(place, small_run(min_peers=2), rounds=1000, peers=2)
     until(lambda: "round   1" in place.read("demo.log"), "a round was made")
-    victim = next(process for process in place.processes() if "volunteer-2" in process.cmdline())
+    victim = next(process for process in place.processes() if "volunteer-2" in words_of(process))
     victim.kill()
     assert demo.wait(timeout=120) == 1
     assert "volunteer-2 ended" in place.read("demo.log")

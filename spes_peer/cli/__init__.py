@@ -112,10 +112,9 @@ def _parser(asked: str = "") -> argparse.ArgumentParser:
 
     parser.set_defaults(run=help_, log_level="INFO")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="spes-peer")
-    known = any(asked in names for names in _BESIDE_EACH_OTHER.values())
-    for add, names in _BESIDE_EACH_OTHER.items():
-        if not known or asked in names:
-            add(commands)
+    wanted = [add for add, names in _BESIDE_EACH_OTHER.items() if asked in names]
+    for add in wanted or _BESIDE_EACH_OTHER:
+        add(commands)
     return parser
 
 

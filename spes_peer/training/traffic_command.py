@@ -24,8 +24,6 @@ from spes_peer.training.traffic import (
 _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kMG]?)(?:b(?:it)?)?(?:/s|ps)?")
 _BITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _MOST_BITS = 1e15
-
-"""Of whatever is typed as a number above zero: tokens a second, seconds, parts."""
 _UP, _DOWN = 20e6, 100e6  # a home's, where fibre has not come yet
 TRAFFIC_ONLY = (
     "peers", "up", "down", "shared_offers", "shared_updates", "experts", "round_seconds", "tokens_per_second",
